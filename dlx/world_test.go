@@ -71,8 +71,7 @@ func sink(d topology.Destination) string {
 	return "sink of " + d.Exchange
 }
 
-// world has everything that the strategies and the destinations need on a broker, with all
-// bindings.
+// world contains everything that the strategies and the destinations need on a broker, with all bindings.
 func world(t failer, dests []topology.Destination, strategies ...strategy) topology.Topology {
 	t.Helper()
 	var parts []topology.Topology
@@ -166,14 +165,14 @@ func (j journey) check(got rest) error {
 	case got.Queue != queue || got.RoutingKey != key:
 		return fmt.Errorf("it reached queue %q with key %q, want %q with %q", got.Queue, got.RoutingKey, queue, key)
 	case got.After != j.Delay:
-		return fmt.Errorf("it took %v by %v", got.After, got.Visited)
+		return fmt.Errorf("it took %v through %v, want %v", got.After, got.Visited, j.Delay)
 	case len(got.Visited) != hops || different != hops:
-		return fmt.Errorf("it took other than %d hops: %v", hops, got.Visited)
+		return fmt.Errorf("it passed through %v, want %d different queues", got.Visited, hops)
 	}
 	return nil
 }
 
-// inBounds checks that a route's delay is as the interface promises.
+// inBounds checks that a route's delay is within the bounds that the interface promises.
 func inBounds(t failer, r topology.Route, delay, tolerance, resolution time.Duration) {
 	t.Helper()
 	if r.Delay < delay || r.Delay-delay >= resolution && r.Delay-delay > tolerance {

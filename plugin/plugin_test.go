@@ -87,7 +87,7 @@ func TestRoute(t *testing.T) {
 			continue
 		}
 		if err != nil || r.RoutingKey != "plugin.orders.expire" || r.Delay != time.Duration(c.ms)*time.Millisecond || r.Hops != 0 {
-			t.Errorf(`%v with tolerance %v gave %+v, %v, want no error, RoutingKey = "plugin.orders.expire", Delay = %v and Hops = 0`,
+			t.Errorf(`%v with tolerance %v: got %+v, %v, want no error, RoutingKey = "plugin.orders.expire", Delay = %v and Hops = 0`,
 				c.delay, c.tolerance, r, err, time.Duration(c.ms)*time.Millisecond)
 			continue
 		}
@@ -99,7 +99,7 @@ func TestRoute(t *testing.T) {
 			continue
 		}
 		if header != c.ms || r.Exchange != "delay.plugin" || r.Mandatory {
-			t.Errorf(`%v gave %+v, want header = %v, Exchange = "delay.plugin" and Mandatory = false`, c.delay, r, c.ms)
+			t.Errorf(`%v: got %+v, want x-delay = %v, Exchange = "delay.plugin" and Mandatory = false`, c.delay, r, c.ms)
 		}
 	}
 }
@@ -139,8 +139,8 @@ func TestDestinations(t *testing.T) {
 	}
 }
 
-// The binding of one destination is exactly its routing key, so that no message reaches another
-// destination: the key has no wildcards and differs from every other key.
+// A destination's binding key is exactly the routing key of its messages. It contains no wildcards and differs from the
+// keys of all other destinations, so that no message reaches another destination.
 func TestBindingIsTheKey(t *testing.T) {
 	s := newStrategy(t, plugin.Config{})
 	name := rapid.Custom(func(t *rapid.T) string {
@@ -159,14 +159,14 @@ func TestBindingIsTheKey(t *testing.T) {
 		}
 		ka, kb := s.Bindings(da), s.Bindings(db)
 		if len(ka) != 1 || ka[0].RoutingKey != r.RoutingKey || ka[0].Queue != a || ka[0].Exchange != "delay.deliver" {
-			t.Fatalf("destination %q has the bindings %+v, but is routed by %+v", a, ka, r)
+			t.Fatalf("destination %q: got the bindings %+v and the route %+v, want one binding with the route's key", a, ka, r)
 		}
 		if (ka[0].RoutingKey == kb[0].RoutingKey) != (a == b) {
-			t.Fatalf("destinations %q and %q have the same key %q, or equal ones do not", a, b, ka[0].RoutingKey)
+			t.Fatalf("destinations %q and %q: got the keys %q and %q, want equal keys only for equal destinations", a, b, ka[0].RoutingKey, kb[0].RoutingKey)
 		}
 		for w := range strings.SplitSeq(ka[0].RoutingKey, ".") {
 			if w == "*" || w == "#" {
-				t.Fatalf(`the binding %q has a wildcard, want none`, ka[0].RoutingKey)
+				t.Fatalf("the binding key %q contains a wildcard, want none", ka[0].RoutingKey)
 			}
 		}
 	})
@@ -179,12 +179,12 @@ func TestTopology(t *testing.T) {
 	}
 	x := top.Exchanges[len(top.Exchanges)-1]
 	if x.Name != "p.plugin" || x.Kind != "x-delayed-message" || x.Table()["x-delayed-type"] != "topic" || x.AlternateExchange != "" {
-		t.Errorf(`exchange %+v, want Name = "p.plugin", Kind = "x-delayed-message", Table()["x-delayed-type"] = "topic" and AlternateExchange = ""`,
+		t.Errorf(`got the exchange %+v, want Name = "p.plugin", Kind = "x-delayed-message", Table()["x-delayed-type"] = "topic" and AlternateExchange = ""`,
 			x)
 	}
 	b := top.Bindings[len(top.Bindings)-1]
 	if b.Exchange != "p.plugin" || b.ToExchange != "p.deliver" || b.RoutingKey != "#" {
-		t.Errorf(`binding %+v, want Exchange = "p.plugin", ToExchange = "p.deliver" and RoutingKey = "#"`, b)
+		t.Errorf(`got the binding %+v, want Exchange = "p.plugin", ToExchange = "p.deliver" and RoutingKey = "#"`, b)
 	}
 }
 

@@ -33,7 +33,7 @@ func topologies() *rapid.Generator[Topology] {
 			top.Exchanges = append(top.Exchanges, Exchange{Name: name.Draw(t, "name"), Kind: "topic"})
 		}
 		for range rapid.IntRange(0, 4).Draw(t, "queues") {
-			n := name.Draw(t, "name") // one description per name, so that no two contradict
+			n := name.Draw(t, "name") // the name determines the queue, so that no two queues contradict each other
 			ttl := time.Duration(n[0]) * time.Second
 			top.Queues = append(top.Queues, Queue{Name: n, MessageTTL: &ttl})
 		}
@@ -59,14 +59,14 @@ func TestMergeLaws(t *testing.T) {
 		text := func(x Topology) string { return fmt.Sprintf("%v %v %v", x.Exchanges, len(x.Queues), x.Bindings) }
 		ab := merge(a, b)
 		if text(merge(ab, a, b)) != text(ab) {
-			t.Fatal("Merge is not idempotent")
+			t.Fatalf("merging the operands again: got %s, want %s", text(merge(ab, a, b)), text(ab))
 		}
 		if text(merge(ab, c)) != text(merge(a, merge(b, c))) {
-			t.Fatal("Merge is not associative")
+			t.Fatalf("(a+b)+c is %s, want a+(b+c), which is %s", text(merge(ab, c)), text(merge(a, merge(b, c))))
 		}
 		ba := merge(b, a)
 		if len(ba.Exchanges) != len(ab.Exchanges) || len(ba.Queues) != len(ab.Queues) || len(ba.Bindings) != len(ab.Bindings) {
-			t.Fatal("the order of the operands changes the objects of the result")
+			t.Fatalf("b+a is %s, want the same objects as a+b, which is %s", text(ba), text(ab))
 		}
 	})
 }

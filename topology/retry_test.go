@@ -103,15 +103,15 @@ func TestRetryProperties(t *testing.T) {
 		least := backoff - backoff>>50 - 1 // a float64 cannot distinguish longer durations
 		now, next := steady.Delay(attempt, rnd), steady.Delay(attempt+1, rnd)
 		if now < least || now > bound || next < now {
-			t.Fatalf("attempts %d, %d wait %v, %v with bounds %v, %v, want at least %v", attempt, attempt+1, now, next, backoff, bound, least)
+			t.Fatalf("attempts %d and %d: got %v and %v, want non-decreasing delays from %v to %v", attempt, attempt+1, now, next, least, bound)
 		}
 		if far := steady.Delay(attempt+rapid.Int().Draw(t, "more")>>1, rnd); far > bound || far < least {
-			t.Fatalf("a far attempt waits %v, want at most %v and at least %v", far, bound, least)
+			t.Fatalf("a much later attempt: got %v, want %v to %v", far, least, bound)
 		}
 		p := policy(jitter)
 		low, mid, high := p.Delay(attempt, 0), p.Delay(attempt, rnd), p.Delay(attempt, 1)
 		if low < 0 || low > mid || mid > high || high > bound || float64(low) < float64(high)*(1-jitter)*(1-1e-9)-1 {
-			t.Fatalf("jitter %v gives %v, %v, %v of at most %v, want at least 0 and float64(low) >= %v",
+			t.Fatalf("jitter %v: got %v, %v and %v, want non-decreasing delays from 0 to %v, the first at least %v",
 				jitter, low, mid, high, bound, float64(high)*(1-jitter)*(1-1e-9)-1)
 		}
 	})

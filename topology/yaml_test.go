@@ -100,7 +100,7 @@ func TestParseYAMLOfNothing(t *testing.T) {
 	}
 }
 
-// Each document has one mistake; the problem must have its line and path.
+// Each document contains one mistake. The reported problem must have the mistake's line and path.
 var mistakes = []struct {
 	name, doc, line, path, message string
 }{
@@ -243,7 +243,7 @@ func TestParseYAMLReportsLineAndPath(t *testing.T) {
 				t.Fatalf("got error %v, want a *ValidationError", err)
 			}
 			if !reflect.DeepEqual(got, topology.Topology{}) {
-				t.Errorf("an invalid document was parsed as %+v", got)
+				t.Errorf("an invalid document was parsed as %+v, want an empty topology", got)
 			}
 			found := []string{}
 			for _, p := range invalid.Problems {
@@ -253,7 +253,7 @@ func TestParseYAMLReportsLineAndPath(t *testing.T) {
 				}
 				found = append(found, where+" "+p.String())
 			}
-			t.Errorf("no problem at %s with path %q and text %q; got\n%s", m.line, m.path, m.message, strings.Join(found, "\n"))
+			t.Errorf("got\n%s\nwant a problem at %s with path %q and text %q", strings.Join(found, "\n"), m.line, m.path, m.message)
 		})
 	}
 }
@@ -314,7 +314,7 @@ func TestValidateOfGoTopologyHasPathsWithoutLines(t *testing.T) {
 	}
 	for i, want := range []string{"queues[0].message_ttl", "queues[0].arguments.x", "bindings[0].exchange", "bindings[0].routing_key"} {
 		if p := invalid.Problems[i]; p.Path != want || p.Line != 0 {
-			t.Errorf("problem %d is %+v, want path %s", i, p, want)
+			t.Errorf("problem %d: got %+v, want path %s and no line", i, p, want)
 		}
 	}
 	if err := top.Validate(topology.AllowUndeclared()); strings.Contains(err.Error(), "elsewhere") {
@@ -332,14 +332,14 @@ func TestSharedObjectsAreValid(t *testing.T) {
 	for _, name := range []string{"p.parked", "a", "a.dead", "p.route.amq.fanout:k"} {
 		q, ok := top.Queue(name)
 		if !ok {
-			t.Errorf("the topology has no queue %q", name)
+			t.Errorf("the topology contains no queue %q, want one", name)
 		}
 		if classic := q.Type == topology.Classic; classic != strings.HasPrefix(name, "a") {
 			t.Errorf("queue %q has type %q, want classic for a and a.dead, and quorum otherwise", name, q.Type)
 		}
 	}
 	if again := top.WithDestinationQueues("p", topology.Quorum); !reflect.DeepEqual(again, top) {
-		t.Errorf("adding the queues a second time changed the topology: %+v", again)
+		t.Errorf("adding the queues a second time: got %+v, want %+v", again, top)
 	}
 }
 
@@ -350,7 +350,7 @@ func TestParseDuration(t *testing.T) {
 		"2w": 14 * 24 * time.Hour, "1w1d1h": 193 * time.Hour, "0.5w": 84 * time.Hour, "-1w": -168 * time.Hour,
 	} {
 		if got, err := topology.ParseDuration(text); err != nil || got != want {
-			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)
+			t.Errorf("%q: got %v, %v, want %v and no error", text, got, err, want)
 		}
 	}
 	for _, text := range []string{
@@ -383,7 +383,7 @@ func FuzzFormatDuration(f *testing.F) {
 	f.Fuzz(func(t *testing.T, n int64) {
 		d := time.Duration(n)
 		if back, err := topology.ParseDuration(topology.FormatDuration(d)); err != nil || back != max(d, -math.MaxInt64) {
-			t.Errorf("the duration %d is formatted as %s and parsed as %d, %v", d, topology.FormatDuration(d), back, err)
+			t.Errorf("the duration %d is formatted as %s and parsed as %d, %v, want %d and no error", d, topology.FormatDuration(d), back, err, max(d, -math.MaxInt64))
 		}
 	})
 }
@@ -399,10 +399,10 @@ func FuzzParseYAML(f *testing.F) {
 		top, err := topology.ParseYAML(data)
 		if err == nil {
 			if err := top.Validate(); err != nil {
-				t.Fatalf("the parsed topology is invalid: %v", err)
+				t.Fatalf("validating the parsed topology: got %v, want no error", err)
 			}
 			if _, err := top.Merge(top); err != nil {
-				t.Fatalf("the topology does not merge with itself: %v", err)
+				t.Fatalf("merging the topology with itself: got %v, want no error", err)
 			}
 			return
 		}

@@ -29,11 +29,11 @@ func TestText(t *testing.T) {
 		" panic: no address\r\n\tat  line 7\n":                       "panic: no address at line #",
 	} {
 		if got := Text(text); got != want {
-			t.Errorf("%q is like %q, want %q", text, got, want)
+			t.Errorf("Text(%q) = %q, want %q", text, got, want)
 		}
 	}
 	if got := Text(strings.Repeat("x ", 5000)); len(got) > Most {
-		t.Errorf("%d bytes, want at most %d", len(got), Most)
+		t.Errorf("the normalised text has %d bytes, want at most %d", len(got), Most)
 	}
 }
 

@@ -52,7 +52,7 @@ func TestURLNeedsAHost(t *testing.T) {
 	} {
 		_, err := Parse(url)
 		if text := fmt.Sprint(err); !strings.Contains(text, "no host in the URL; is a variable not set?") {
-			t.Errorf("%s: got %v, want it to say that there is no host", url, err)
+			t.Errorf("%s: got %v, want an error that says that there is no host", url, err)
 		}
 		if strings.Contains(fmt.Sprint(err), "hunter2") {
 			t.Errorf("%s: the error shows the password: %v", url, err)
@@ -76,7 +76,7 @@ func TestURLOutOfBounds(t *testing.T) {
 	} {
 		_, err := Parse(url)
 		if text := fmt.Sprint(err); !strings.Contains(text, want) {
-			t.Errorf("%s: got %v, want %q", url, err, want)
+			t.Errorf("%s: got %v, want an error with %q", url, err, want)
 		}
 		for _, secret := range []string{"777", "hunter2"} {
 			if strings.Contains(fmt.Sprint(err), secret) {
@@ -98,13 +98,13 @@ func TestCheckURL(t *testing.T) {
 		"amqp://user:12#34@host": false, "amqp://user:12/34@host": false, "amqp://user:12?34@host": false, "amqp://host/#x": false,
 	} {
 		if err := Check(url); (err == nil) != want {
-			t.Errorf("%s: got %v, want error = %t", url, err, !want)
+			t.Errorf("%s: got %v, want an error: %t", url, err, !want)
 		}
 	}
 }
 
-// FuzzURL checks that a password appears neither in the redacted URL nor in an error, regardless of
-// the text around it.
+// FuzzURL checks that a password appears neither in the redacted URL nor in an error, regardless of what surrounds it
+// in the URL.
 func FuzzURL(f *testing.F) {
 	for _, around := range [][2]string{
 		{"", ""}, {"12/", ""}, {"a@b/", ""}, {"12?x=", ""}, {"12#", "#"}, {"%", ""}, {":", ":"}, {"@", "@"},

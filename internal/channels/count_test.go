@@ -10,7 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// answers is a broker at some distance that answers one question after another.
+// answers is a broker with a given round-trip time that answers requests one at a time.
 type answers struct {
 	roundTrip time.Duration
 	list      []answer
@@ -42,7 +42,7 @@ func (a *answers) count(ctx context.Context) (amqp.Queue, error) {
 		})
 }
 
-// A broker answers with zeros if the leader of a quorum queue is too busy to count. Such an answer is not believed.
+// A broker answers with zeros if the leader of a quorum queue is too busy to count. Such an answer is not trusted.
 func TestCountOfABusyLeader(t *testing.T) {
 	var (
 		nothing = amqp.Queue{Name: "q"}
@@ -90,7 +90,7 @@ func TestCountEndsWithTheContext(t *testing.T) {
 		defer cancel()
 		a := answers{list: []answer{{took: leaderTimeout}}}
 		if _, err := a.count(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Count after its context has ended: got %v, want context.DeadlineExceeded", err)
+			t.Errorf("Count whose context ends before a trusted answer: got %v, want context.DeadlineExceeded", err)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func TestLimitAdvice(t *testing.T) {
 	} {
 		got := LimitAdvice(c.err)
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
-			t.Errorf("%v: got %q, want %q", c.err, got, c.want)
+			t.Errorf("%v: got the advice %q, want it to contain %q", c.err, got, c.want)
 		}
 		if Limited(c.err) != (c.want != "") {
 			t.Errorf("%v: Limited returned %v, want the opposite", c.err, Limited(c.err))

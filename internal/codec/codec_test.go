@@ -28,7 +28,7 @@ func FuzzFrames(f *testing.F) {
 				break
 			}
 			if len(fr.Payload) > len(b) {
-				t.Fatalf("a payload of %d bytes was read from %d bytes", len(fr.Payload), len(b))
+				t.Fatalf("a payload of %d bytes was read from %d bytes, want at most that many", len(fr.Payload), len(b))
 			}
 			NewDecoder(fr.Payload).Properties()
 			NewDecoder(fr.Payload).Table()
@@ -127,12 +127,12 @@ func TestProperties(t *testing.T) {
 		},
 	}
 	if d.Err() != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%v\n%+v\nwant\n%+v", d.Err(), got, want)
+		t.Errorf("got error %v and\n%+v\nwant no error and\n%+v", d.Err(), got, want)
 	}
 	var again Encoder
 	again.Properties(got)
 	if back := NewDecoder(again.Bytes()); !reflect.DeepEqual(back.Properties(), want) || back.Err() != nil {
-		t.Errorf("what was written is read as something else: %v", back.Err())
+		t.Errorf("the encoded properties were decoded with error %v or differently, want the same properties", back.Err())
 	}
 	for n := range b {
 		d := NewDecoder(b[:n])

@@ -27,7 +27,7 @@ func TestLateness(t *testing.T) {
 			t.Errorf("%v: got %+v, %d early, want %+v, %d early", c.values, got, early, c.want, c.early)
 		}
 	}
-	// If the values are 1 to 1000, in any order, the value at the nth per mille is n.
+	// If the values are 1 to 1000, in any order, the value at n per mille is n.
 	var r Record
 	for _, i := range rand.Perm(1000) {
 		r.Add(time.UnixMilli(int64(i)+1), time.UnixMilli(0))
@@ -46,11 +46,11 @@ func TestPercentile(t *testing.T) {
 		}
 		for _, want := range values {
 			if got := Percentile(values, float64(want)/float64(n)); got != want {
-				t.Errorf("the percentile %d of %d values is %d, want the first number", want, n, got)
+				t.Errorf("Percentile(1 to %d, %d/%[1]d) = %[3]d, want %[2]d", n, want, got)
 			}
 		}
 		if got := Percentile(values, 0); got != 1 {
-			t.Errorf("none of %d: got %d, want the first", n, got)
+			t.Errorf("Percentile(1 to %d, 0) = %d, want 1", n, got)
 		}
 	}
 }

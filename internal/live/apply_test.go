@@ -44,7 +44,7 @@ func TestApplyOnADeadConnectionTriesNothing(t *testing.T) {
 	}
 	invalid := topology.Topology{Queues: []topology.Queue{{Name: "amq.q"}}}
 	if _, err := (Broker{Conn: deadConn{}}).Apply(t.Context(), invalid, ApplyOptions{}); !errors.Is(err, topology.ErrInvalid) {
-		t.Errorf("an invalid topology gave %v, want topology.ErrInvalid", err)
+		t.Errorf("an invalid topology: got %v, want topology.ErrInvalid", err)
 	}
 }
 

@@ -66,7 +66,7 @@ func (h *holding) prove(t *testing.T) (live.Clock, error) {
 	for _, q := range h.Queues() {
 		state, _ := h.Queue(q)
 		if strings.HasPrefix(q, naming.CanaryQueue("delay")) || state.Ready+state.Delayed+state.DeadLetters > 0 {
-			t.Errorf("queue %s still exists, with %d messages ready, %d delayed, %d dying", q, state.Ready, state.Delayed, state.DeadLetters)
+			t.Errorf("queue %s still exists or contains messages: %d ready, %d delayed, %d dead letters", q, state.Ready, state.Delayed, state.DeadLetters)
 		}
 	}
 	return clock, err
@@ -155,14 +155,14 @@ func TestCanaryWithoutAVerdict(t *testing.T) {
 			synctest.Wait()
 			parked, _ := h.Queue("delay.parked")
 			if err == nil || errors.Is(err, live.ErrInstantsIgnored) || parked.Ready > 0 {
-				t.Errorf("%s: %v, and %d are parked, want an error, not live.ErrInstantsIgnored and 0", name, err, parked.Ready)
+				t.Errorf("%s: got %v and %d parked messages, want an error other than live.ErrInstantsIgnored and 0", name, err, parked.Ready)
 			}
 		})
 	}
 }
 
-// A missing permission is named, including the permission to publish, where the only answer is the
-// end of the channel.
+// A missing permission is named, including the permission to publish, for which the broker's only answer is that it
+// closes the channel.
 func TestCanaryWithoutAPermission(t *testing.T) {
 	for _, c := range []struct {
 		permission   amqptest.Permission
@@ -183,7 +183,7 @@ func TestCanaryWithoutAPermission(t *testing.T) {
 			case !refused, e.Code != amqp.AccessRefused:
 				t.Errorf("got %v, want the broker's refusal (%d) with %q", err, amqp.AccessRefused, want)
 			case !strings.Contains(e.Reason, want):
-				t.Errorf("got %v, want %q", err, want)
+				t.Errorf("got %v, want a reason with %q", err, want)
 			}
 		})
 	}

@@ -47,7 +47,7 @@ func TestInequivalentArgumentsAreRead(t *testing.T) {
 		},
 	} {
 		if m, ok := channels.Inequivalent(err, wanted); ok {
-			t.Errorf("the error %v was parsed as the mismatch %s", err, m)
+			t.Errorf("the error %v was parsed as the mismatch %s, want none", err, m)
 		}
 	}
 }
@@ -58,7 +58,7 @@ func FuzzInequivalent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, reason string) {
 		m, ok := channels.Inequivalent(&amqp.Error{Code: amqp.PreconditionFailed, Reason: reason}, map[string]any{argument.MessageTTL: 1})
 		if ok && (m.Argument == "" || m.String() == "") {
-			t.Errorf("the text %q was parsed as %+v", reason, m)
+			t.Errorf("the text %q was parsed as %+v, want an argument and a text", reason, m)
 		}
 	})
 }

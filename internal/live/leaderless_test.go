@@ -13,8 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 )
 
-// askManagement returns what is read about the queue q from a management API that answers with
-// body.
+// askManagement returns what Management.Queue reads about the queue q from a management API that answers with body.
 func askManagement(t *testing.T, body string) plan.Queue {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
@@ -47,15 +46,15 @@ func TestQueuesThatDoNotAnswer(t *testing.T) {
 	} {
 		q := askManagement(t, c.answer)
 		if !strings.HasPrefix(q.Unavailable, c.unavailable) || c.unavailable == "" && q.Unavailable != "" {
-			t.Errorf("%s: got %q, want %q", name, q.Unavailable, c.unavailable)
+			t.Errorf("%s: Unavailable is %q, want it to begin with %q", name, q.Unavailable, c.unavailable)
 		}
 		if q.Unknown() != c.unknown {
-			t.Errorf("%s: unknown %t, want %t", name, q.Unknown(), c.unknown)
+			t.Errorf("%s: Unknown() = %t, want %t", name, q.Unknown(), c.unknown)
 		}
 	}
 }
 
-// JSON numbers are read as float64, which cannot hold an id of 19 digits.
+// JSON numbers are read as float64, which cannot represent every id of 19 digits.
 func TestManagementKeepsLargeIntegers(t *testing.T) {
 	const tenant = 1146223829839265793
 	for text, want := range map[string]any{

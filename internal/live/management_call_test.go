@@ -61,7 +61,8 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// An answer of something else at the address, such as a proxy's page, is an answer, but not the management API's.
+// An answer from something else at the address, such as a proxy's page, is not taken for an answer from the management
+// API.
 func TestAnswerOfSomethingElse(t *testing.T) {
 	for body, kind := range map[string]string{"<html>login</html>": "text/html; charset=utf-8", "[{": "application/json", "": ""} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -125,10 +126,10 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 	}
 	_, err = m.Call(t.Context(), http.MethodGet, "/api/x", nil, nil)
 	if err == nil {
-		t.Fatal("a call succeeded although both servers are down")
+		t.Fatal("a call succeeded although both servers are down, want an error")
 	}
 	if n := strings.Count(err.Error(), "connection refused"); n != 2 {
-		t.Errorf("%d refusals in %v, want 2", n, err)
+		t.Errorf("got %d refusals in the error %v, want 2", n, err)
 	}
 	if strings.Contains(err.Error(), "hidden") {
 		t.Errorf("the error shows the password: %v", err)

@@ -108,7 +108,7 @@ func TestPoliciesAreOptional(t *testing.T) {
 		}
 	}
 	if _, err := inspector(t, server(t, map[string]int{"/api/policies/a%2Fb": 500})).Inspect(t.Context(), topology.Topology{}); err == nil {
-		t.Error("Inspect returned no error from a broken server")
+		t.Error("Inspect of a broken server returned no error, want one")
 	}
 }
 

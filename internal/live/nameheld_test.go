@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A queue that cannot be declared because an earlier process holds its name ends the connection. The error names the
-// queue and says where the remedy is documented.
+// The broker closes the connection if a queue cannot be declared because an earlier process holds its name. The error
+// names the queue and says where the remedy is documented.
 func TestApplyNamesTheQueueWhoseNameIsHeld(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5"})
 	defer srv.Close()

@@ -15,12 +15,12 @@ import (
 
 const probed = "delay.plugin.probe"
 
-// probe asks a broker for the plugin, and reports whether that left anything behind.
+// probe calls ProbePlugin, and fails the test if the probe's exchange still exists afterwards.
 func probe(t *testing.T, srv *amqptest.Server) error {
 	t.Helper()
 	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
 	if slices.ContainsFunc(srv.Exchanges(), func(e amqptest.Exchange) bool { return e.Name == probed }) {
-		t.Errorf("the exchange %s still exists", probed)
+		t.Errorf("the exchange %s still exists, want it deleted", probed)
 	}
 	return err
 }
@@ -33,13 +33,12 @@ func TestProbeFindsThePlugin(t *testing.T) {
 	}
 	for _, method := range []string{"exchange.declare", "exchange.delete", "connection.close"} {
 		if n := srv.Calls(method); n != 1 {
-			t.Errorf("%d calls of %s, want 1", n, method)
+			t.Errorf("got %d calls of %s, want 1", n, method)
 		}
 	}
 }
 
-// A user without permission for the probe's name can still find out that the type is known, because
-// brokers check the type first.
+// The probe finds the plugin even without permission for its exchange, because brokers check the exchange type first.
 func TestProbeWithoutPermission(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{Version: "3.13.7", Plugin: true})
 	defer srv.Close()
@@ -62,7 +61,7 @@ func TestProbeMissesThePlugin(t *testing.T) {
 		}
 		for _, want := range []string{"RabbitMQ " + version, "rabbitmq_delayed_message_exchange", "bucket", "ttl", says} {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %q does not say %q", version, err, want)
+				t.Errorf("%s: got %q, want it to contain %q", version, err, want)
 			}
 		}
 		if strings.Contains(err.Error(), enable) == strings.Contains(err.Error(), impossible) {
@@ -96,7 +95,7 @@ func TestProbeOtherErrors(t *testing.T) {
 	broken := errors.New("no route to host")
 	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return nil, broken })
 	if !errors.Is(err, broken) || errors.Is(err, live.ErrNoPlugin) {
-		t.Errorf("a failed dial gave %v, want %v and not live.ErrNoPlugin", err, broken)
+		t.Errorf("a failed dial: got %v, want %v and not live.ErrNoPlugin", err, broken)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// live returns the state of a broker on which everything exists and matches the topology, in the form that the
-// management API has: numbers are floats.
+// live returns the state of a broker on which everything exists and matches the topology, in the management API's form,
+// in which numbers are floats.
 func live(top topology.Topology) plan.State {
 	l := plan.State{
 		Source: "test", BindingsKnown: true, PoliciesKnown: true, Bindings: top.Bindings,
@@ -127,7 +127,7 @@ func TestCompareNamesEveryDifference(t *testing.T) {
 		p := plan.Compare(top, l)
 		c := p.Conflicts()
 		if len(c) != 1 || len(c[0].Mismatches) != 1 || c[0].Mismatches[0].String() != name || p.Empty() {
-			t.Errorf("want one conflict %s, got\n%s", name, p)
+			t.Errorf("got\n%s\nwant one conflict: %s", p, name)
 		}
 	}
 }
@@ -154,7 +154,7 @@ func TestCompareWithoutBindings(t *testing.T) {
 	}
 	want := []plan.Action{plan.ActionUnverified, plan.ActionCreate, plan.ActionUnverified}
 	if !reflect.DeepEqual(actions, want) {
-		t.Errorf("got %v, want %v: a binding of a missing queue is missing, the others are not known", actions, want)
+		t.Errorf("got %v, want %v: a binding of a missing queue is missing, and the others cannot be verified", actions, want)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestPolicyWarnings(t *testing.T) {
 			}
 			l.PoliciesKnown, l.Policies = true, c.policies
 			if exists && name == "unreadable" {
-				continue // in that case the values that the queue reports count
+				continue // for an existing queue, the values that it reports apply
 			}
 			var got []string
 			for _, w := range plan.Compare(sample(), l).Warnings {
@@ -223,9 +223,8 @@ func TestPolicyWarnings(t *testing.T) {
 	}
 }
 
-// Messages that are kept until an operator handles them must not be dropped. Apply refuses to go
-// ahead where they would be, unless they are dropped only at a limit that is never reached in
-// practice.
+// Messages that are kept until an operator handles them must not be dropped. Apply refuses if a policy drops them,
+// except at a limit that is never reached in practice.
 func TestPolicyWarningsOfDeadLetters(t *testing.T) {
 	top := sample()
 	top.Destinations = []topology.Destination{{Queue: "q"}, {Queue: "p", DeadLetter: "graveyard"}}
@@ -247,7 +246,7 @@ func TestPolicyWarningsOfDeadLetters(t *testing.T) {
 			names = append(names, w.Name)
 		}
 		if want := []string{"delay.parked", "graveyard", "q.dead"}; !reflect.DeepEqual(names, want) {
-			t.Errorf("%s: warnings of %q, want %q", key, names, want)
+			t.Errorf("%s: got warnings about %q, want %q", key, names, want)
 		}
 		if err := p.Refusal(false); errors.Is(err, topology.ErrPolicy) != refused {
 			t.Errorf("%s: Refusal returned %v, want an error: %v", key, err, refused)
@@ -256,7 +255,7 @@ func TestPolicyWarningsOfDeadLetters(t *testing.T) {
 			t.Errorf("%s: Refusal(true) returned %v, want nil, because policies may be ignored", key, err)
 		}
 		if !strings.Contains(p.String(), `(and "graveyard", "q.dead")`) {
-			t.Errorf("the plan does not name all dead-letter queues:\n%s", p)
+			t.Errorf("got\n%s\nwant a plan that names all dead-letter queues", p)
 		}
 	}
 }
@@ -300,7 +299,7 @@ RabbitMQ cannot change an object in place: give the new one another name, or emp
 		t.Fatal(err)
 	}
 	if !strings.Contains(all.String(), "= same       exchange delay.deliver\n") {
-		t.Errorf("everything:\n%s, want a text with %q", all.String(), "= same       exchange delay.deliver\n")
+		t.Errorf("with unchanged objects: got\n%s\nwant a text with %q", all.String(), "= same       exchange delay.deliver\n")
 	}
 	data, err := json.Marshal(p)
 	if err != nil {
@@ -334,7 +333,7 @@ func TestPlanNamesQueuesThatDoNotAnswer(t *testing.T) {
 	}
 	for _, line := range []string{"UNKNOWN: queues that exist but do not answer: 1", "? unknown    queue q: noproc", "0 in conflict, queues that do not answer: 1 ("} {
 		if !strings.Contains(p.String(), line) {
-			t.Errorf("the plan has no line %q:\n%s", line, p)
+			t.Errorf("got\n%s\nwant a plan with %q", p, line)
 		}
 	}
 	if text, err := json.Marshal(p); err != nil || !strings.Contains(string(text), `"unavailable":1,`) || !strings.Contains(string(text), `"unavailable":"noproc"`) {
@@ -355,8 +354,8 @@ func TestPlanGroupsWarnings(t *testing.T) {
 	}
 }
 
-// A producer that has left the plugin may declare its exchange with the plugin's argument; the
-// broker ignores it, and so does the plan.
+// A producer that no longer uses the plugin may still declare its exchange with the plugin's argument. The broker
+// ignores the argument, and so does the plan.
 func TestPlanOfAnExchangeOffThePlugin(t *testing.T) {
 	for kind, want := range map[string]plan.Action{"topic": plan.ActionSame, "x-delayed-message": plan.ActionConflict} {
 		top := topology.Topology{Exchanges: []topology.Exchange{{Name: "orders", Kind: kind}}}

@@ -2,7 +2,7 @@ package plan
 
 import "testing"
 
-// The broker's regular expressions decide. Of the features that Go does not have, the usual way to
+// Patterns match as they do in the broker. Of the features that Go's regular expressions lack, only the usual way to
 // exclude a name is supported.
 func TestMatchPattern(t *testing.T) {
 	for _, c := range []struct {

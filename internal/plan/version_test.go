@@ -19,10 +19,10 @@ func TestVersions(t *testing.T) {
 	}{{"4.0.5", 4, 0, 5, false}, {"4.0.5", 4, 0, 6, true}, {"3.13.7", 4, 0, 0, true}, {"4.3.0", 4, 2, 9, false}} {
 		v := ParseVersion(c.version)
 		if v.Before(c.major, c.minor, c.patch) != c.before || v.AtLeast(c.major, c.minor, c.patch) == c.before {
-			t.Errorf("%+v: Before or AtLeast returned the opposite of the expected value", c)
+			t.Errorf("%+v: Before or AtLeast is wrong, want Before = %t and AtLeast = %t", c, c.before, !c.before)
 		}
 	}
 	if (Version{}).Before(9, 9, 9) || (Version{}).AtLeast(0, 0, 0) {
-		t.Error("Before or AtLeast is true for an unknown version")
+		t.Error("Before or AtLeast is true for an unknown version, want both false")
 	}
 }

@@ -46,7 +46,7 @@ func TestAttempts(t *testing.T) {
 	want(t, "completed twice", done, "false")
 }
 
-// A task runs, and ends, under a lease.
+// A task runs and ends under a lease.
 func TestRunning(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("a", 0), toE("b", "k", 0), toQ("c", 0))
@@ -82,7 +82,7 @@ func leased(t *testing.T) (*table, EffectKey) {
 	return x, k
 }
 
-// A task whose lease has ended is pending again, or gives way to another task of its key.
+// A task whose lease has ended is pending again, or gives way to another task with its key.
 func TestEndedLeases(t *testing.T) {
 	for status, rival := range map[string]bool{Pending: false, Cancelled: true} {
 		x, _ := leased(t)
@@ -143,8 +143,7 @@ func TestRecordFailure(t *testing.T) {
 	}
 }
 
-// If a task would become pending again while another task of its unique key is pending, the error
-// is a duplicate.
+// If a task would become pending again while another task with its unique key is pending, the error is a duplicate.
 func TestRecordFailureOfAKeyThatIsTaken(t *testing.T) {
 	x, _ := leased(t)
 	other := toQ("b", 0)

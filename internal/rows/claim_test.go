@@ -91,7 +91,7 @@ func TestPickAndClaim(t *testing.T) {
 	want(t, "after its end", ids(candidates), "0q0 0q1 0q2 0q3")
 }
 
-// A candidate has the size of the body and the headers.
+// A candidate's size is that of the body and the headers.
 func TestPickSizes(t *testing.T) {
 	x := newTable(t)
 	large := toQ("a", 0)
@@ -154,13 +154,13 @@ func TestSettleLeavesOutcomes(t *testing.T) {
 		_, err := x.Settle(t.Context(), 1, 0, []string{"a"}, a)
 		check(t, err)
 		if got := x.get("a"); got.Status != Done || got.LastError != "" {
-			t.Errorf(`%s: it is %s: got %s, want %s and ""`, name, got.Status, got.LastError, Done)
+			t.Errorf("%s: the task is %s with the error %q, want %s and no error", name, got.Status, got.LastError, Done)
 		}
 	}
 }
 
-// The progress of consumers is known from the tasks that were done: when their messages arrived,
-// and when one was done with its only message.
+// The progress of consumers is known from done tasks: when their messages arrived, and when a task was done by the only
+// message that was sent for it.
 func TestPassages(t *testing.T) {
 	x := newTable(t)
 	add := func(id, key string, due, sent, finished time.Duration, sends int) {

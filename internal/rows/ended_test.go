@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Each task counts in the span in which it ended, by its lateness. A failed task has retries but no
-// lateness.
+// Each task counts in the time span in which it ended, by its lateness. A failed task has retries but no lateness.
 func TestEnded(t *testing.T) {
 	x := newTable(t)
 	for i, tt := range []struct {
@@ -48,7 +47,7 @@ func TestEnded(t *testing.T) {
 // The bounds of the histogram increase, with twelve bounds for each power of ten.
 func TestLateBounds(t *testing.T) {
 	if !slices.IsSorted(LateBounds) {
-		t.Error("the bounds are not sorted")
+		t.Error("LateBounds is not sorted, want it sorted")
 	}
 	want(t, "bounds", len(LateBounds), "94")
 	want(t, "the first", LateBounds[0], "1ms")

@@ -61,7 +61,7 @@ func TestFence(t *testing.T) {
 					t.Errorf("%s of a %s task by %s message: got %v, want %v", way, status, name, done, expected)
 				}
 				if now := table.get("a").Status; done && now != Done {
-					t.Errorf("%s of a %s task left it %s, want done", way, status, now)
+					t.Errorf("%s of a %s task returned true and left it %s, want done", way, status, now)
 				}
 			}
 		}
@@ -136,7 +136,7 @@ func TestFound(t *testing.T) {
 				t.Errorf("%s, status %s: Open returned %v, want the opposite", id, status, !expected)
 			}
 			if found.Open(Fence{Version: 2}) || found.Open(Fence{Version: 1, Created: 1}) {
-				t.Errorf("%s, status %s: Open is true for another task's message", id, status)
+				t.Errorf("%s, status %s: Open is true for another task's message, want false", id, status)
 			}
 			want(t, "a unique key", found.Keyed, strconv.FormatBool(id == "a"))
 			want(t, "a queue's", found.ToQueue, strconv.FormatBool(id == "a"))
@@ -147,8 +147,8 @@ func TestFound(t *testing.T) {
 	want(t, "none", found, fmt.Sprint(Found{}))
 }
 
-// A queue has one effect for each version. A recorded effect stays, and an effect whose attempt
-// runs under a lease waits for its end.
+// A queue has one effect for each version. An effect stays recorded. If its attempt runs under a lease, no other
+// attempt records it before the lease ends.
 func TestRecordEffect(t *testing.T) {
 	x := newTable(t)
 	k := EffectKey{Task: "a", Created: 1, Version: 1, Queue: "q"}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Invalid rows of other programs are read as far as possible, with the reason why they are invalid.
+// Invalid rows from other programs are read as far as possible, with the reason why they are invalid.
 func TestForeignRows(t *testing.T) {
 	for name, x := range map[string]struct {
 		column string
@@ -39,14 +39,14 @@ func TestForeignRows(t *testing.T) {
 				return
 			}
 			if x.reason == "" || got.Bad == nil || !strings.Contains(got.Bad.Error(), x.reason) {
-				t.Fatalf("the reason is %v, want %q", got.Bad, x.reason)
+				t.Fatalf("Bad is %v, want %q", got.Bad, x.reason)
 			}
 			if !IsRowError(got.Bad) {
 				t.Errorf("IsRowError(%v) = false, want true", got.Bad)
 			}
 			check(t, table.FailUnreadable(t.Context(), "a", "because", start))
 			if got := table.get("a"); got.Status != Failed || got.LastError != "because" {
-				t.Errorf(`it is %s: got %s, want %s and "because"`, got.Status, got.LastError, Failed)
+				t.Errorf(`the task is %s with the error %q, want %s and "because"`, got.Status, got.LastError, Failed)
 			}
 		})
 	}
@@ -143,7 +143,7 @@ func TestErrorText(t *testing.T) {
 		strings.Repeat("ü", 600): strings.Repeat("ü", 512),
 	} {
 		if got := ErrorText(errors.New(text)); got != expected {
-			t.Errorf("%.20q: %.40q (%d bytes), want %.40q", text, got, len(got), expected)
+			t.Errorf("%.20q: got %.40q (%d bytes), want %.40q", text, got, len(got), expected)
 		}
 	}
 }

@@ -28,10 +28,10 @@ func TestInstants(t *testing.T) {
 		"the first that is not past": {time.UnixMilli(minDue), minDue, minDue},
 	} {
 		if got := Millis(x.at); got != x.millis {
-			t.Errorf("%s: %d is written, want %d", name, got, x.millis)
+			t.Errorf("%s: Millis returned %d, want %d", name, got, x.millis)
 		}
 		if got := Stored(x.at); got != x.stored {
-			t.Errorf("%s: %d is compared, want %d", name, got, x.stored)
+			t.Errorf("%s: Stored returned %d, want %d", name, got, x.stored)
 		}
 	}
 }
@@ -39,10 +39,10 @@ func TestInstants(t *testing.T) {
 // Columns without a time are NULL or 0, and are read as the zero time.
 func TestNoInstant(t *testing.T) {
 	if got := orNull(time.Time{}); got != nil {
-		t.Errorf("NULL is %v, want nil", got)
+		t.Errorf("orNull of the zero time: got %v, want nil", got)
 	}
 	if got := zeroOr(time.Time{}); got != 0 {
-		t.Errorf("0 is %v, want 0", got)
+		t.Errorf("zeroOr of the zero time: got %v, want 0", got)
 	}
 	want(t, "orNull", orNull(at(0)), "1800000000000")
 	want(t, "zeroOr", zeroOr(at(0)), "1800000000000")
@@ -62,13 +62,13 @@ func TestNoInstant(t *testing.T) {
 func TestExpiresAfter(t *testing.T) {
 	for d, column := range map[time.Duration]any{0: nil, -time.Second: nil, 1: int64(1), time.Second: int64(1000), time.Second + 1: int64(1001)} {
 		if got := expiresAfter(d); got != column {
-			t.Errorf("%v: %v is written, want %v", d, got, column)
+			t.Errorf("expiresAfter(%v) = %v, want %v", d, got, column)
 		}
 	}
 	longest := time.Duration(math.MaxInt64).Truncate(time.Millisecond)
 	for column, d := range map[int64]time.Duration{0: 0, 1500: 1500 * time.Millisecond, math.MaxInt64: longest} {
 		if got := expiresAfterOf(sql.NullInt64{Int64: column, Valid: true}); got != d {
-			t.Errorf("%d: %v is read, want %v", column, got, d)
+			t.Errorf("expiresAfterOf(%d) = %v, want %v", column, got, d)
 		}
 	}
 }

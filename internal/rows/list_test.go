@@ -26,8 +26,8 @@ func (x *table) pages(l Listing, page int) (ids []string) {
 	}
 }
 
-// A list, in each order and page by page, has each task once. The orders by end leave out tasks
-// that have not ended. Ids select tasks.
+// A list contains each task once, in each order and with each page size. The orders by end leave out tasks that have
+// not ended. Ids select tasks.
 func TestListOrders(t *testing.T) {
 	x := newTable(t)
 	for i := range 12 { // three at each due time
@@ -62,8 +62,7 @@ func TestListOrders(t *testing.T) {
 	}
 }
 
-// A list of many rows whose due times are texts, and which are therefore equal in the order, has
-// each of them once.
+// A list contains each row once even if the due times of many rows are texts, which are therefore equal in the order.
 func TestListOfTimelessRows(t *testing.T) {
 	const timed, timeless = listPage + 3, 2*listPage + 7 // two pages and more
 	x := newTable(t)
@@ -93,16 +92,16 @@ func TestListOfTimelessRows(t *testing.T) {
 			return true
 		}))
 		if expected := min(l.Limit, every); len(seen) != expected {
-			t.Errorf("%+v: %d tasks, want %d", l, len(seen), expected)
+			t.Errorf("%+v: got %d tasks, want %d", l, len(seen), expected)
 		}
 		l.After, l.Limit = after, 1<<20
 		if rest := len(x.pages(l, 1<<20)); rest != 10 {
-			t.Errorf("%+v: %d tasks behind the place, want 10", l, rest)
+			t.Errorf("%+v: got %d tasks after the place, want 10", l, rest)
 		}
 	}
 }
 
-// A list ends when its reader stops, and leaves out bodies if they are not wanted.
+// A list stops when its reader does, and leaves out bodies if they are not wanted.
 func TestListEnds(t *testing.T) {
 	x := newTable(t)
 	for i := range 3 {
@@ -114,7 +113,7 @@ func TestListEnds(t *testing.T) {
 		n := 0
 		check(t, x.List(t.Context(), Listing{Limit: 10, WithoutBody: without}, func(task *Task) bool {
 			if len(task.Body) != size {
-				t.Errorf("a body of %d bytes, want %d", len(task.Body), size)
+				t.Errorf("got a body of %d bytes, want %d", len(task.Body), size)
 			}
 			want(t, "tags", task.Tags, "[tag]")
 			n++
@@ -168,18 +167,18 @@ func TestFilter(t *testing.T) {
 		ids := x.pages(Listing{Filter: f}, 100)
 		slices.Sort(ids)
 		if got := strings.Join(ids, " "); got != expected {
-			t.Errorf("%+v lists %s, want %s", f, got, expected)
+			t.Errorf("%+v: the list is %s, want %s", f, got, expected)
 		}
 		n, err := x.Count(t.Context(), f)
 		check(t, err)
 		if int(n) != len(ids) {
-			t.Errorf("%+v counts %d, want %d", f, n, len(ids))
+			t.Errorf("%+v: Count returned %d, want %d", f, n, len(ids))
 		}
 		chosen, err := x.Chosen(t.Context(), f, strings.Fields("a0 a1 a2 a3 b0 z ü none"))
 		check(t, err)
 		slices.Sort(chosen)
 		if got := strings.Join(chosen, " "); got != expected {
-			t.Errorf("%+v chooses %s, want %s", f, got, expected)
+			t.Errorf("%+v: Chosen returned %s, want %s", f, got, expected)
 		}
 	}
 	if chosen, err := x.Chosen(t.Context(), Filter{}, nil); len(chosen) != 0 || err != nil {

@@ -98,7 +98,7 @@ func TestSchedules(t *testing.T) {
 	want(t, "of an origin", names, "[0 2 4]")
 }
 
-// Invalid rows of other programs are read as far as possible, with the invalid field.
+// Invalid rows from other programs are read as far as possible, with the invalid field.
 func TestForeignSchedules(t *testing.T) {
 	for column, tt := range map[string]struct {
 		value any
@@ -122,13 +122,13 @@ func TestForeignSchedules(t *testing.T) {
 	for _, null := range []string{"headers = 'null'", `headers = '{"a":null}'`, "headers = NULL, tags = '[null]'"} {
 		x.must("UPDATE rabbitdelay_schedules SET " + null)
 		if got := x.schedule("a"); got.Bad == nil {
-			t.Errorf("a row with %s was accepted", null)
+			t.Errorf("a row with %s was accepted, want Bad to be set", null)
 		}
 	}
 }
 
-// A relay gets rows in the order in which they have waited, except those that it skips. A planned
-// row comes back when it must be planned again.
+// A relay claims the row that has waited longest, except those that it skips. A planned row is claimed again when it
+// must be planned again.
 func TestClaimSchedule(t *testing.T) {
 	x := newTable(t)
 	claim := func(now int64, except ...string) string {
@@ -221,7 +221,7 @@ func TestMissed(t *testing.T) {
 	want(t, "deleted", status, "")
 }
 
-// An occurrence has the content of its schedule, and is inserted once.
+// An occurrence's content is that of its schedule, and the occurrence is inserted once.
 func TestInsertOccurrence(t *testing.T) {
 	x := newTable(t)
 	s := full()

@@ -26,7 +26,7 @@ func want(t *testing.T, what string, got any, expected string) {
 	}
 }
 
-// table returns a database in memory with the tables.
+// table is an in-memory database with the tables.
 type table struct {
 	Conn
 
@@ -68,7 +68,7 @@ func (x *table) insert(tasks ...*Task) {
 	existing, err := x.Insert(x.t.Context(), tasks, start, Refuse)
 	check(x.t, err)
 	if len(existing) > 0 {
-		x.t.Fatalf("the table already has %q", existing)
+		x.t.Fatalf("the table already contains %q, want none of the tasks", existing)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestInsertUnique(t *testing.T) {
 	}
 }
 
-// The pending task of a key is replaced or changed only if it has not changed since it was read.
+// The pending task with a key is replaced or changed only if it has not changed since it was read.
 func TestHolder(t *testing.T) {
 	x := newTable(t)
 	first := keyed("a")
@@ -73,7 +73,7 @@ func TestHolder(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, expected)
 	}
 	if _, found, err := x.Holder(t.Context(), "none", start); found || err != nil {
-		t.Errorf("Holder of a key without a task: found = %v, %v, want false and no error", found, err)
+		t.Errorf("Holder of a key that no task has: found = %v, %v, want false and no error", found, err)
 	}
 }
 
@@ -112,8 +112,8 @@ func TestRecentOf(t *testing.T) {
 	want(t, "running", recent(ms(time.Minute)), "{running 0} true")
 }
 
-// Of several tasks that are to become pending again, one task of each key does so, unless another task with the key is
-// pending.
+// Of several tasks that are to become pending again, one task with each key does so, unless another task with the key
+// is pending.
 func TestKeys(t *testing.T) {
 	x := newTable(t)
 	free, err := x.KeysFree(t.Context(), []string{"none"})

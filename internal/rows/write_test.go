@@ -78,7 +78,7 @@ func TestInsertReplaces(t *testing.T) {
 	x.wantTask("b", Pending, 1)
 }
 
-// A statement has at most 500 rows, and 4 MiB of bodies.
+// A statement contains at most 500 rows, and at most 4 MiB of bodies unless it contains only one row.
 func TestSplit(t *testing.T) {
 	sizes := func(tasks []*Task) (list []int) {
 		for _, chunk := range split(tasks) {
@@ -110,7 +110,7 @@ func TestSplit(t *testing.T) {
 	want(t, "with a tag", n, "1200")
 }
 
-// A change applies only to a task in the wanted status. Otherwise it returns the task's status.
+// A change applies only to a task with the given status, and returns the task's previous status.
 func TestChange(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("a", time.Hour), toQ("b", time.Hour))
@@ -138,14 +138,14 @@ func TestChange(t *testing.T) {
 			t.Errorf("%+v: changed: got %v, want %v", step, changed, step.changed)
 		}
 		if status != step.status {
-			t.Errorf("%+v: it was %s, want %s", step, status, step.status)
+			t.Errorf("%+v: the status was %s, want %s", step, status, step.status)
 		}
 		got := x.get(step.id)
 		if !got.DeliverAt.Equal(at(step.due)) {
-			t.Errorf("%+v: due %v, want %v", step, got.DeliverAt, at(step.due))
+			t.Errorf("%+v: the task is due at %v, want %v", step, got.DeliverAt, at(step.due))
 		}
 		if got.Version != step.version {
-			t.Errorf("%+v: version %d, want %d", step, got.Version, step.version)
+			t.Errorf("%+v: got version %d, want %d", step, got.Version, step.version)
 		}
 	}
 	if _, _, err := x.Change(t.Context(), "none", Pending, Cancel(start)); !errors.Is(err, sql.ErrNoRows) {
@@ -168,7 +168,7 @@ func TestDueByBounds(t *testing.T) {
 	want(t, "early", x.get("early").DeliverAt.UnixMilli(), "0")
 }
 
-// meanwhile is a database in which something changes after the next statement.
+// meanwhile is a database connection that calls a function after the next statement.
 type meanwhile struct {
 	sqldb.Conn
 
@@ -193,7 +193,7 @@ func TestChangeOfATaskThatAppears(t *testing.T) {
 	changed, _, err := c.Change(t.Context(), "a", Pending, Cancel(start))
 	check(t, err)
 	if !changed {
-		t.Error("the task was not changed")
+		t.Error("the task was not changed, want it cancelled")
 	}
 	x.wantTask("a", Cancelled, 1)
 }
@@ -242,7 +242,7 @@ func TestWithin(t *testing.T) {
 	err := x.db.Within(t.Context(), x.Conn.Conn.(sqldb.DB), func(c Conn) error {
 		return x.db.Within(t.Context(), c.Conn, func(inner Conn) error {
 			if inner.Conn != c.Conn {
-				t.Error("a transaction opened another transaction")
+				t.Error("Within in a transaction began another transaction, want the same one")
 			}
 			return nil
 		})

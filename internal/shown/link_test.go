@@ -11,7 +11,7 @@ func TestTraceLink(t *testing.T) {
 		"data:text/html,{id}": false, "https://user:secret@traces.example.org/{id}": false, "https:///{id}": false, "https://a b/{id}": false,
 	} {
 		if err := CheckTraceLink(pattern); (err == nil) != ok {
-			t.Errorf("%q: got %v, want error = %t", pattern, err, !ok)
+			t.Errorf("%q: got %v, want an error: %t", pattern, err, !ok)
 		}
 	}
 	if got := TraceLink("https://t.example.org/{id}?x={id}", `a/../"b&c`); got != "https://t.example.org/a%2F..%2F%22b%26c?x=a%2F..%2F%22b%26c" {
@@ -32,7 +32,7 @@ func TestColorsAndTitles(t *testing.T) {
 		"#c628281": false,
 	} {
 		if err := CheckColor(color); (err == nil) != ok {
-			t.Errorf("%q: got %v, want error = %t", color, err, !ok)
+			t.Errorf("%q: got %v, want an error: %t", color, err, !ok)
 		}
 	}
 	for title, ok := range map[string]bool{
@@ -45,7 +45,7 @@ func TestColorsAndTitles(t *testing.T) {
 		"0123456789012345678901234567890123456789x": false,
 	} {
 		if err := CheckTitle(title); (err == nil) != ok {
-			t.Errorf("%q: got %v, want error = %t", title, err, !ok)
+			t.Errorf("%q: got %v, want an error: %t", title, err, !ok)
 		}
 	}
 }

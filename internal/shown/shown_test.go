@@ -13,7 +13,7 @@ func TestLine(t *testing.T) {
 		"a\u202eb": `"a\u202eb"`,
 	} {
 		if got := Line(s); got != want {
-			t.Errorf("%q is shown as %s, want %s", s, got, want)
+			t.Errorf("Line(%q) = %s, want %s", s, got, want)
 		}
 	}
 }
@@ -21,7 +21,7 @@ func TestLine(t *testing.T) {
 func TestShorten(t *testing.T) {
 	for s, want := range map[string]string{"": "", "заказ": "заказ", "заказ 7": "зака…"} {
 		if got := Shorten(s, 5); got != want {
-			t.Errorf("%q is shortened to %s, want %s", s, got, want)
+			t.Errorf("Shorten(%q, 5) = %s, want %s", s, got, want)
 		}
 	}
 }
@@ -40,7 +40,7 @@ func TestOneLine(t *testing.T) {
 func TestNumber(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -999: "-999", -1000: "-1,000"} {
 		if got := Number(n); got != want {
-			t.Errorf("%d is %q, want %q", n, got, want)
+			t.Errorf("Number(%d) = %q, want %q", n, got, want)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func TestNumber(t *testing.T) {
 func TestCount(t *testing.T) {
 	for n, want := range map[int]string{0: "0 queues", 1: "1 queue", 2: "2 queues", 2000: "2,000 queues"} {
 		if got := Count(n, "queue", "queues"); got != want {
-			t.Errorf("%d is %q, want %q", n, got, want)
+			t.Errorf("Count(%d) = %q, want %q", n, got, want)
 		}
 	}
 }
@@ -62,12 +62,12 @@ func TestFromNow(t *testing.T) {
 		7*24*time.Hour - time.Millisecond: "in 7d", 3650*24*time.Hour + time.Hour: "in 3650d",
 	} {
 		if got := FromNow(now.Add(d), now); got != want {
-			t.Errorf("%v is %q, want %q", d, got, want)
+			t.Errorf("FromNow of a time in %v = %q, want %q", d, got, want)
 		}
 	}
 	last := time.UnixMilli(253402300799999) // the latest possible due time is further away than a Duration can express
 	if got := FromNow(last, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)); got != "in 2912442d" {
-		t.Errorf("the end of the year 9999 is %q, want in 2912442d", got)
+		t.Errorf(`FromNow of the end of the year 9999 = %q, want "in 2912442d"`, got)
 	}
 }
 

@@ -55,7 +55,7 @@ func (g *gathering) insert(ctx context.Context, tx Tx, items []string) error {
 	return nil
 }
 
-// do is called by one caller. If the caller is alone, it waits for hold first.
+// do stores an item for one caller. If the item does not share a transaction, it waits for hold first.
 func (g *gathering) do(ctx context.Context, item string) error {
 	return g.Do(ctx, item, func() error {
 		select {
@@ -67,8 +67,8 @@ func (g *gathering) do(ctx context.Context, item string) error {
 	})
 }
 
-// crowd queues n callers behind those that keep all lanes busy, and then frees the lanes.
-// It returns their errors.
+// crowd lets n callers wait while other callers keep all lanes busy, and then frees the lanes. It returns the errors of
+// the n callers.
 func (g *gathering) crowd(t *testing.T, n int, before func()) []error {
 	t.Helper()
 	var group sync.WaitGroup
@@ -144,7 +144,7 @@ func TestGatherShares(t *testing.T) {
 	}
 	g.allOnce(t, 19+lanes)
 	if len(g.groups) != 1 || len(g.groups[0]) != 19 {
-		t.Errorf("shared transactions: got %v, want one of 19", g.groups)
+		t.Errorf("shared transactions: got %v, want one with 19 items", g.groups)
 	}
 }
 
@@ -153,7 +153,7 @@ func (g *gathering) allOnce(t *testing.T, n int) {
 	t.Helper()
 	found := g.stored(t)
 	if len(found) != n {
-		t.Errorf("%d items, want %d", len(found), n)
+		t.Errorf("got %d items, want %d", len(found), n)
 	}
 	for item, n := range found {
 		if n != 1 {
@@ -186,7 +186,7 @@ func TestGatherOpensLanes(t *testing.T) {
 	g.allOnce(t, n)
 	for _, items := range g.groups {
 		if len(items) > most {
-			t.Errorf("%d in one transaction, want at most %d", len(items), most)
+			t.Errorf("got %d items in one transaction, want at most %d", len(items), most)
 		}
 	}
 	if g.running != 0 || len(g.waiting) != 0 {
@@ -220,7 +220,8 @@ func TestGatherFailsApart(t *testing.T) {
 	}
 }
 
-// An item that panics in a group, or ends its goroutine, does so again where it is run alone. It affects no other caller.
+// If an item panics in a shared transaction, or exits its goroutine, the items run again, each alone. It affects no
+// other caller.
 func TestGatherPanicsWhereItBelongs(t *testing.T) {
 	for name, end := range map[string]func(){"panic": func() { panic("in the group") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
@@ -228,7 +229,7 @@ func TestGatherPanicsWhereItBelongs(t *testing.T) {
 			var once sync.Once
 			g.fail = func(_ context.Context, item string) error {
 				if item == "item 3" {
-					once.Do(end) // alone it succeeds
+					once.Do(end) // it succeeds when it runs alone
 				}
 				return nil
 			}
@@ -244,7 +245,7 @@ func TestGatherPanicsWhereItBelongs(t *testing.T) {
 	}
 }
 
-// A caller that gives up while it waits is in no transaction.
+// The item of a caller that gives up while it waits is written in no transaction.
 func TestGatherLeave(t *testing.T) {
 	g := newGathering(t, 100)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -265,7 +266,8 @@ func TestGatherLeave(t *testing.T) {
 	}
 }
 
-// The end of one caller's context rolls back the transaction that it is in, and the others run alone.
+// The end of one caller's context rolls back the transaction that its item shares, and the other items run again, each
+// alone.
 func TestGatherCancelInTransaction(t *testing.T) {
 	g := newGathering(t, 100)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -292,12 +294,12 @@ func TestGatherCancelInTransaction(t *testing.T) {
 		t.Errorf("got %v, want context.Canceled", err)
 	}
 	if found := g.stored(t); found["cancelled"] != 0 || len(found) != 5+lanes {
-		t.Errorf(`got the rows %v, want cancelled = 0 and %v elements`, found, 5+lanes)
+		t.Errorf("stored %v, want the %d items except the cancelled one", found, 5+lanes)
 	}
 }
 
-// A function that tries to end the transaction that it shares with others does not end it: it gets an error, and so
-// does the group.
+// A function that tries to end the transaction that it shares with others does not end it. Both the function and the
+// group get an error.
 func TestLentTransactionsCannotBeEnded(t *testing.T) {
 	db := openMemory(t)
 	ctx := t.Context()
@@ -315,7 +317,7 @@ func TestLentTransactionsCannotBeEnded(t *testing.T) {
 			})
 			var n int
 			if qerr := shared.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); qerr != nil || n != 1 {
-				t.Errorf("%s: %d rows in the shared transaction (%v), want 1", name, n, qerr)
+				t.Errorf("%s: got %d rows in the shared transaction (%v), want 1", name, n, qerr)
 			}
 			return err
 		})
@@ -325,11 +327,12 @@ func TestLentTransactionsCannotBeEnded(t *testing.T) {
 	}
 	var n int
 	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); err != nil || n != 0 {
-		t.Errorf("%d rows are committed (%v), want none", n, err)
+		t.Errorf("got %d committed rows (%v), want none", n, err)
 	}
 }
 
-// SQLite may roll back the transaction when a statement fails. A function that ignores the error does not hide that.
+// SQLite may roll back the transaction when a statement fails. The rollback is reported even if the function ignores
+// the error.
 func TestLentTransactionsReportIgnoredErrors(t *testing.T) {
 	db := openMemory(t)
 	err := Transact(t.Context(), Of(db), nil, func(shared Tx) error {
@@ -381,7 +384,7 @@ func TestLentTransactionsRunStatements(t *testing.T) {
 				list = append(list, fmt.Sprint(id, name.String))
 			}
 			if got := fmt.Sprint(list); got != "[0a 1b 2]" {
-				t.Errorf("rows %s, want [0a 1b 2]", got)
+				t.Errorf("got the rows %s, want [0a 1b 2]", got)
 			}
 			return found.Err()
 		})
@@ -391,7 +394,7 @@ func TestLentTransactionsRunStatements(t *testing.T) {
 	}
 	var n int
 	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); err != nil || n != 3 {
-		t.Errorf("%d rows are committed (%v), want 3", n, err)
+		t.Errorf("got %d committed rows (%v), want 3", n, err)
 	}
 }
 

@@ -27,6 +27,6 @@ func TestCheckSharable(t *testing.T) {
 		}
 	}
 	if err := CheckSharable("SET " + strings.Repeat("é", 999)); len(err.Error()) > 400 {
-		t.Errorf("a message of %d bytes, want at most 400", len(err.Error()))
+		t.Errorf("got an error of %d bytes, want at most 400", len(err.Error()))
 	}
 }

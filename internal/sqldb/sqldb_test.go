@@ -45,10 +45,10 @@ func TestErrorsOfDrivers(t *testing.T) {
 	} {
 		for _, err := range []error{c.err, wrapped(c.err), errors.Join(errors.New("other"), wrapped(c.err))} {
 			if got := sqldb.Transient(err); got != c.transient {
-				t.Errorf("Transient(%v) is %v, want %v", err, got, c.transient)
+				t.Errorf("Transient(%v) = %v, want %v", err, got, c.transient)
 			}
 			if got := sqldb.Duplicate(err); got != c.duplicate {
-				t.Errorf("Duplicate(%v) is %v, want %v", err, got, c.duplicate)
+				t.Errorf("Duplicate(%v) = %v, want %v", err, got, c.duplicate)
 			}
 		}
 	}
@@ -63,7 +63,7 @@ func TestErrorsOfDrivers(t *testing.T) {
 	}
 	for _, err := range []error{pg("42P01"), my(1146, "42S02")} {
 		if !errors.Is(sqldb.Explain(wrapped(err)), sqldb.ErrNoTable) {
-			t.Errorf("Explain(%v) does not wrap ErrNoTable", err)
+			t.Errorf("Explain(%v) does not wrap ErrNoTable, want it to", err)
 		}
 	}
 }
@@ -122,18 +122,18 @@ func TestErrorsOfSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.ExecContext(t.Context(), "INSERT INTO x VALUES (2, 'b')"); !sqldb.Transient(err) || sqldb.Duplicate(err) {
-		t.Errorf("a busy file is not transient: %v", err)
+		t.Errorf("a busy file: got %v, want a transient error", err)
 	}
 	for _, insert := range []string{"INSERT INTO x VALUES (1, 'c')", "INSERT INTO x VALUES (3, 'a')"} {
 		if _, err := tx.ExecContext(t.Context(), insert); !sqldb.Duplicate(err) || sqldb.Transient(err) {
-			t.Errorf("%s is not a duplicate: %v", insert, err)
+			t.Errorf("%s: got %v, want a duplicate", insert, err)
 		}
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.ExecContext(t.Context(), "DELETE FROM rabbitdelay_x"); !errors.Is(sqldb.Explain(err), sqldb.ErrNoTable) {
-		t.Errorf("a missing table is not ErrNoTable: %v", err)
+		t.Errorf("a missing table: got %v, want an error that Explain recognises as ErrNoTable", err)
 	}
 	if d, err := sqldb.Detect(t.Context(), sqldb.Of(a)); err != nil || d != sqldb.SQLite {
 		t.Errorf("detected %q (%v), want no error and sqldb.SQLite", d, err)

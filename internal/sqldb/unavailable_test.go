@@ -16,7 +16,7 @@ func (s stated) Error() string { return "the server says " + string(s) }
 
 func (s stated) SQLState() string { return string(s) }
 
-// Handlers wait for a database that cannot do any work. An error that concerns one message is not of that kind.
+// Handlers wait for a database that cannot do any work. They do not wait after an error that concerns one message.
 func TestUnavailable(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	for _, tc := range []struct {

@@ -9,8 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Tasks that were sent and are not due yet are counted, together with the time at which a lost one
-// is sent again.
+// Tasks that were sent and are not due yet are counted, together with the times at which lost ones are sent again.
 func TestSentAhead(t *testing.T) {
 	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	s, db := openStore(t, schedule.Config{DatabaseNow: func() time.Time { return now }})
@@ -38,7 +37,7 @@ func TestSentAhead(t *testing.T) {
 		t.Errorf("got %+v, want %+v", n, want)
 	}
 	if n := count(1); n.Tasks != 1 || !n.ResendTo.Equal(want.ResendFrom) {
-		t.Errorf("up to 1: %+v", n)
+		t.Errorf("with a limit of 1: got %+v, want one task and ResendTo = %v", n, want.ResendFrom)
 	}
 	if _, err := s.SentAhead(t.Context(), time.Minute, 0, 0); !errors.Is(err, schedule.ErrConfig) {
 		t.Errorf("SentAhead with a limit of 0: got %v, want schedule.ErrConfig", err)

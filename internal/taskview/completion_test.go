@@ -21,14 +21,14 @@ func TestEnded(t *testing.T) {
 			t.Errorf("minute %d begins at %v, want %v", i, e.From, want)
 		}
 		if d := e.To.Sub(e.From); d != time.Minute {
-			t.Errorf("minute %d takes %v, want 1m", i, d)
+			t.Errorf("minute %d lasts %v, want 1m", i, d)
 		}
 	}
 	if got[1].Done != 1 {
-		t.Errorf("%d tasks were done in the second minute, want 1", got[1].Done)
+		t.Errorf("got %d done tasks in the second minute, want 1", got[1].Done)
 	}
 	if _, err := s.CompletionStats(t.Context(), from, time.Microsecond, 1); err == nil {
-		t.Error("CompletionStats accepted a span of a microsecond")
+		t.Error("CompletionStats accepted a span of a microsecond, want an error")
 	}
 }
 
@@ -49,7 +49,7 @@ func TestLatenessOfAShare(t *testing.T) {
 	late := make([]int64, 95)
 	late[94] = 1
 	if got := (CompletionStats{Done: 1, Late: late}).Lateness(0.5); got != 100_000*time.Second {
-		t.Errorf("beyond all: got %v, want %v", got, 100_000*time.Second)
+		t.Errorf("later than all bounds: got %v, want %v", got, 100_000*time.Second)
 	}
 	if got := (CompletionStats{}).Lateness(0.5); got != 0 {
 		t.Errorf("without tasks: got %v, want 0", got)

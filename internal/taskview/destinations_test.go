@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Destinations that the configuration rejects are counted, those of an exchange by routing key.
+// The pending tasks for destinations that the configuration rejects are counted, for an exchange by routing key.
 func TestUnknownDestinations(t *testing.T) {
 	list := func(d topology.Destination) error {
 		if d == (topology.Destination{Queue: "a"}) || d == (topology.Destination{Exchange: "x", RoutingKey: "known"}) {

@@ -34,7 +34,7 @@ func listed(t *testing.T, s *Store, f schedule.Filter) (n int) {
 	return n
 }
 
-// fail makes tasks fail with one error each, a second apart.
+// fail marks tasks as failed with the given errors, a second apart.
 func fail(t *testing.T, db *sql.DB, base time.Time, errors map[string]string) {
 	t.Helper()
 	for id, text := range errors {
@@ -70,23 +70,23 @@ func TestErrorGroups(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s%s:%s:%d", x.Queue, x.Exchange, x.ErrorLike, x.Tasks))
 		}
 		if fmt.Sprint(got) != want {
-			t.Errorf("%s: %s\nwant %s", order, got, want)
+			t.Errorf("%s:\ngot  %s\nwant %s", order, got, want)
 		}
 	}
 	g, err := s.ErrorGroups(t.Context(), schedule.Filter{Queue: "a"}, ErrorGroupOptions{Sample: 2, Limit: 1})
 	check(t, err)
 	if !g.More {
-		t.Error("More is false, although only two of four tasks were read")
+		t.Error("More is false, want true, because only two of four tasks were read")
 	}
 	if g.Sampled != 2 {
-		t.Errorf("%d tasks were read, want 2", g.Sampled)
+		t.Errorf("got %d sampled tasks, want 2", g.Sampled)
 	}
 	if g.Others != 1 {
-		t.Errorf("%d tasks of other groups, want 1", g.Others)
+		t.Errorf("got %d tasks in other groups, want 1", g.Others)
 	}
 }
 
-// A filter with the error of a group finds, counts and changes exactly the tasks of the group.
+// A filter with the error of a group lists, counts and changes exactly the tasks in the group.
 func TestFilterByError(t *testing.T) {
 	s, db := openStore(t, schedule.Config{})
 	base := time.Now().Truncate(time.Second).Add(time.Hour)
@@ -97,22 +97,22 @@ func TestFilterByError(t *testing.T) {
 	for _, g := range groups.Groups {
 		f := schedule.Filter{Status: schedule.StatusFailed, Queue: g.Queue, Exchange: g.Exchange, ErrorLike: g.ErrorLike}
 		if n := listed(t, s, f); n != g.Tasks {
-			t.Errorf("%q lists %d tasks, want %d", g.ErrorLike, n, g.Tasks)
+			t.Errorf("%q: got %d tasks in the list, want %d", g.ErrorLike, n, g.Tasks)
 		}
 		n, err := s.BulkCount(t.Context(), f, schedule.BulkRevive(base), schedule.BulkOptions{})
 		check(t, err)
 		if n != int64(g.Tasks) {
-			t.Errorf("%q counts %d tasks for a change, want %d", g.ErrorLike, n, g.Tasks)
+			t.Errorf("%q: BulkCount returned %d tasks, want %d", g.ErrorLike, n, g.Tasks)
 		}
 	}
 	for text, want := range map[string]int{"503": 3, "payment": 3, "%": 1, "_": 1, "off season": 0} {
 		if n := listed(t, s, schedule.Filter{Error: text}); n != want {
-			t.Errorf("%d errors contain %q, want %d", n, text, want)
+			t.Errorf("got %d errors that contain %q, want %d", n, text, want)
 		}
 		n, err := s.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{Error: text}, 2)
 		check(t, err)
 		if n != int64(want) {
-			t.Errorf("%d errors with %q counted, want %d", n, text, want)
+			t.Errorf("CountUpTo counted %d errors that contain %q, want %d", n, text, want)
 		}
 		counts, err := s.Count(t.Context(), schedule.NoTx, schedule.Filter{Error: text})
 		check(t, err)
@@ -121,15 +121,15 @@ func TestFilterByError(t *testing.T) {
 			sum += c.Count
 		}
 		if sum != int64(want) {
-			t.Errorf("%d errors with %q counted by queue, want %d", sum, text, want)
+			t.Errorf("counting by destination gave %d errors that contain %q, want %d", sum, text, want)
 		}
 	}
 	p, err := s.Bulk(t.Context(), schedule.Filter{ErrorLike: "payment provider: 7"}, schedule.BulkRevive(base), schedule.BulkOptions{Batch: 1})
 	check(t, err)
 	if p.Changed != 3 {
-		t.Errorf("%d tasks revived, want 3", p.Changed)
+		t.Errorf("got %d revived tasks, want 3", p.Changed)
 	}
 	if n := listed(t, s, schedule.Filter{Status: schedule.StatusFailed}); n != len(failures)-3 {
-		t.Errorf("%d tasks are still failed, want %d", n, len(failures)-3)
+		t.Errorf("got %d tasks that are still failed, want %d", n, len(failures)-3)
 	}
 }

@@ -19,7 +19,7 @@ func TestProperties(t *testing.T) {
 			t.Errorf("%s reset: got %q, %v, want an empty text and no error", p.Key, p.Of(task), err)
 		}
 		if err := p.Set(&task, "-1x"); (err != nil) != (p.Type() != "string") {
-			t.Errorf("%s: got %v for -1x", p.Key, err)
+			t.Errorf("%s: setting -1x: got %v, want an error: %t", p.Key, err, p.Type() != "string")
 		}
 	}
 }

@@ -30,10 +30,10 @@ func TestEveryConditionIsConverted(t *testing.T) {
 		case *[]string:
 			*x = []string{"x"}
 		default:
-			t.Fatalf("%s: this test has no value of type %T", name, x)
+			t.Fatalf("%s: this test must be extended by a value of type %T", name, x)
 		}
 		if reflect.DeepEqual(conditions(f), rows.Filter{}) {
-			t.Errorf("%s is not converted", name)
+			t.Errorf("%s is not converted, want it to be", name)
 		}
 	}
 }

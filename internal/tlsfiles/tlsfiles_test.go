@@ -78,8 +78,8 @@ func (a *authority) issue(usage x509.ExtKeyUsage) (certPEM, keyPEM []byte) {
 	return certPEM, keyPEM
 }
 
-// front terminates TLS in front of a broker in memory, with a listener whose certificate and client
-// authority can be replaced.
+// front terminates TLS in front of an in-memory broker, with a listener whose certificate and client authority can be
+// replaced.
 type front struct {
 	url string
 	cfg chan *tls.Config // buffers one configuration
@@ -130,7 +130,7 @@ func (f *front) serve(c net.Conn, target string) {
 	_, _ = io.Copy(s, b)
 }
 
-// trusts replaces the front's certificate and the authority of the clients that it accepts.
+// trusts replaces the front's certificate and the authority that must have issued the clients' certificates.
 func (f *front) trusts(a *authority) {
 	a.Helper()
 	pair, err := tls.X509KeyPair(a.issue(x509.ExtKeyUsageServerAuth))
@@ -143,8 +143,8 @@ func (f *front) trusts(a *authority) {
 	f.cfg <- &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, MinVersion: tls.VersionTLS12}
 }
 
-// Replaced certificates are used at the next handshake, for all three files. Until the new files
-// are complete, the old certificates stay in use.
+// After any of the three files was replaced, the next handshake uses the new files. Until the new files are complete,
+// the old certificates stay in use.
 func TestFilesAreReadAgain(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{})
 	t.Cleanup(srv.Close)
@@ -197,12 +197,12 @@ func TestFilesAreReadAgain(t *testing.T) {
 		}
 	}
 	if got := seen.FilterMessageSnippet("cannot be used").Len(); got < 3 || got > 4 {
-		t.Errorf("%d warnings, want one for each state of the files: %v", got, seen.All())
+		t.Errorf("got %d warnings, want one for each state of the files, 3 or 4: %v", got, seen.All())
 	}
 
 	f.trusts(now)
 	if err := connect(); err == nil {
-		t.Error("connected with the old files to a broker with a new certificate")
+		t.Error("connecting with the old files to a broker with a new certificate succeeded, want an error")
 	}
 	write(files.Key, key)
 	write(files.CA, now.pem)

@@ -18,7 +18,7 @@ func TestBackoffIsCappedAndGrows(t *testing.T) {
 			t.Fatalf("attempt %d: got %v, want %v to %v", attempt, d, lo/2, hi)
 		}
 		if attempt > 10 && d < hi/2 {
-			t.Fatalf("attempt %d: got %v, want at least half the maximum", attempt, d)
+			t.Fatalf("attempt %d: got %v, want at least %v", attempt, d, hi/2)
 		}
 	}
 }

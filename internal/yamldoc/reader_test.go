@@ -13,7 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 )
 
-// read returns the values at every path of a document whose keys are a list and single values.
+// read returns the values in a document, whose keys are list, which is a list of values, and the given keys, which are
+// single values.
 func read(r *yamldoc.Reader, keys ...string) string {
 	var got []string
 	value := func(n *yaml.Node, path string) { got = append(got, path+"="+n.Value+" "+n.ShortTag()) }
@@ -31,7 +32,7 @@ func TestAliasHasItsOwnPlace(t *testing.T) {
 		t.Errorf(`got %s, %v, want "a=1 !!int; list[0]=1 !!int"`, got, r.Problems)
 	}
 	if got := r.Places["list[0]"].String(); got != "line 3, column 5" {
-		t.Errorf(`the alias is in %s, want "line 3, column 5"`, got)
+		t.Errorf(`the alias is at %s, want "line 3, column 5"`, got)
 	}
 }
 
@@ -63,8 +64,8 @@ func TestHiddenValuesAreNotShown(t *testing.T) {
 	}
 }
 
-// A problem that is found later is reported at the value, or at the value around it, and does not
-// repeat what could not be read.
+// A problem that is added after reading is reported at its value, or, if the value does not exist, at the enclosing
+// one. It is left out if a problem with one of the two was already reported.
 func TestAddFindsPlaces(t *testing.T) {
 	r := yamldoc.Parse([]byte("list:\n  - 1\n  - {}\nother: 5\n"))
 	read(r)
@@ -89,7 +90,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	r := yamldoc.Parse([]byte(doc.String()))
 	read(r)
 	if len(r.Problems) != 100 {
-		t.Errorf("%d problems, want 100", len(r.Problems))
+		t.Errorf("got %d problems, want 100", len(r.Problems))
 	}
 }
 

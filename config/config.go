@@ -112,7 +112,7 @@ type Previous struct {
 	Strategy  string             // bucket (the default), ttl, plugin or native
 	QueueType topology.QueueType // default Delay.QueueType
 
-	// Layout, Radices and Resolution are settings of the bucket strategy, as in Layout.
+	// Layout, Radices and Resolution are settings of the bucket strategy; see the type Layout.
 	Layout     string
 	Radices    []int
 	Resolution time.Duration

@@ -49,8 +49,8 @@ func OpenDB(u URL) (*sql.DB, idempotency.Dialect, error) {
 	return db, dialect, nil
 }
 
-// The default of database/sql keeps two idle connections. A program with more concurrent handlers would open and close
-// connections all the time, which costs the database a process and a login each.
+// By default, database/sql keeps only two idle connections, so a program with more concurrent handlers would constantly
+// open and close connections. Each new connection costs the database a process and a login.
 const (
 	maxIdle  = 32
 	idleTime = time.Minute

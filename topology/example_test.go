@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// All problems of a file are reported together, each with its place.
+// All problems in a file are reported together, each with its position.
 func ExampleParseYAML() {
 	_, err := topology.ParseYAML([]byte(`
 destinations:

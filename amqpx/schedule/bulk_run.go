@@ -115,8 +115,8 @@ func (r *bulkRun) changeStatus(ctx context.Context) error {
 // cannot be distinguished from tasks that another operator has rescheduled.
 func (r *bulkRun) continues() bool { return r.action.by != 0 && r.opts.After != "" }
 
-// pass goes through the tasks after a position. Only the first pass advances the run's place. Later passes leave it at
-// the end, because otherwise a continued run would change tasks again.
+// pass processes the tasks after a position. Only the first pass advances the run's place. Later passes leave it at the
+// end, because otherwise a continued run would change tasks again.
 func (r *bulkRun) pass(ctx context.Context, after rows.Place, first bool) error {
 	for last := false; !last && !r.full(); {
 		page, err := r.page(ctx, after)

@@ -155,9 +155,9 @@ func IsCode(err error, code int) bool {
 	return ok && e.Code == code
 }
 
-// IsNameHeld reports whether a quorum queue could not be declared because its members found no leader. On a busy broker
-// this happens once. It happens each time if the process of an earlier queue still has the name, for example because
-// that queue failed while it was starting.
+// IsNameHeld reports whether a quorum queue could not be declared because its members found no leader. On a busy
+// broker, a single attempt may fail for this reason. Every attempt fails if the process of an earlier queue still holds
+// the name, for example because that queue failed while it was starting.
 func IsNameHeld(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
 	return ok && e.Code == amqp.InternalError && strings.Contains(e.Reason, "cluster_not_formed")

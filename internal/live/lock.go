@@ -136,7 +136,7 @@ func unlocked(opts ApplyOptions, why error) {
 	}
 }
 
-// releaseLock deletes the lock's queue. It works even after the context under which the lock was acquired has ended.
+// releaseLock deletes the lock's queue. It works even after the context with which the lock was acquired has ended.
 func releaseLock(s *channels.Session, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), unlockTimeout)
 	defer cancel()

@@ -1,5 +1,5 @@
 // Package program implements what the programs rabbitdelay and integration/lab have in common: the flags of all their
-// commands, loading the settings, and exit codes. It knows nothing about the individual commands, and uses neither a
+// commands, loading the settings, and exit codes. It is independent of the individual commands, and uses neither a
 // broker nor a database.
 package program
 

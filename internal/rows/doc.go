@@ -1,5 +1,5 @@
-// Package rows contains the SQL of schedule's tables and all differences between the dialects. It knows about rows and
-// statements, but nothing about messages, the broker, loops or the public types of package schedule, and it makes no
+// Package rows contains the SQL of schedule's tables and all differences between the dialects. It deals with rows and
+// statements, but not with messages, the broker, loops or the public types of package schedule, and it makes no
 // decisions: each method is one statement, or the few statements of one step of a transaction.
 //
 //	conn.go       a database or a transaction, and how statements run on it

@@ -220,7 +220,7 @@ func (c Conn) DeleteSchedule(ctx context.Context, name string) error {
 	return err
 }
 
-// Planned records up to where a relay has planned a row, and when to plan it again.
+// Planned records how far a relay has planned a row, and when to plan it again.
 func (c Conn) Planned(ctx context.Context, s *Schedule, lookAt int64) error {
 	var lastError any
 	if s.LastError != "" {

@@ -53,10 +53,10 @@ UPDATE rabbitdelay_tasks AS task JOIN rabbitdelay_tasks AS earlier ON earlier.un
 SET task.status = 'cancelled', task.finished_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, task.updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000
 WHERE task.id = :id AND task.status = 'pending';
 
--- which task stands
+-- which task has the key
 SELECT id, version FROM rabbitdelay_tasks WHERE pending_key = 'reindex-42';
 
--- move: to an hour from now
+-- reschedule: to an hour from now
 UPDATE rabbitdelay_tasks SET
   due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + 60 * 60 * 1000, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000,
   version = version + 1, attempts = 0, last_error = NULL, finished_at = NULL,
@@ -82,24 +82,24 @@ UPDATE rabbitdelay_tasks SET
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0
 WHERE id = 'order-42-expire' AND status = 'failed';
 
--- consume: the first statement of the transaction of the effect
+-- consume: the first statement in the transaction of the effect
 UPDATE rabbitdelay_tasks SET
   status = 'done', finished_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000
 WHERE id = :id AND version = :version AND created_at = :created AND status = 'pending' AND due_at <= :due
   AND (expires_after IS NULL OR expires_after > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 - CASE WHEN due_at = 0 THEN created_at ELSE due_at END);
 
--- consume from an exchange: the first statement of the transaction of the effect
+-- consume from an exchange: the first statement in the transaction of the effect
 UPDATE rabbitdelay_tasks SET
   status = 'done', finished_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000
 WHERE id = :id AND version = :version AND created_at = :created AND status IN ('pending', 'running', 'failed') AND due_at <= :due
   AND (expires_after IS NULL OR expires_after > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 - CASE WHEN due_at = 0 THEN created_at ELSE due_at END);
 
--- record the effect: the second statement, for the queue that the message came from
+-- record the effect: the second statement, for the queue from which the message was received
 INSERT IGNORE INTO rabbitdelay_effects (task_id, created_at, version, queue, done_at)
 SELECT id, created_at, version, :queue, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 FROM rabbitdelay_tasks
 WHERE id = :id AND version = :version AND created_at = :created AND status = 'done' AND due_at <= :due;
 
--- record the effect of a later attempt: if that inserted no row, because an attempt in this queue has failed or died
+-- record the effect of a later attempt: if "record the effect" inserted no row, because an attempt in this queue has failed or died
 UPDATE rabbitdelay_effects AS effect JOIN rabbitdelay_tasks AS task ON task.id = effect.task_id
 SET effect.done_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, effect.updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000
 WHERE task.id = :id AND task.version = :version AND task.created_at = :created AND task.status = 'done' AND task.due_at <= :due

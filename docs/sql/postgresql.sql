@@ -1,5 +1,5 @@
--- The statements of docs/tasks.md for PostgreSQL; :names are parameters. The column body is bytea, which
--- treats the backslashes of a text as escapes, so pass bytes or convert_to(:body, 'UTF8').
+-- The statements of docs/tasks.md for PostgreSQL; :names are parameters. The column body is bytea. It treats
+-- backslashes in a text as escapes, so pass bytes or convert_to(:body, 'UTF8').
 
 -- schedule: 30 minutes from now
 INSERT INTO rabbitdelay_tasks (id, queue, due_at, body)
@@ -53,10 +53,10 @@ UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = CAST(extract(ep
 WHERE id = :id AND status = 'pending' AND EXISTS (SELECT 1 FROM rabbitdelay_tasks AS earlier WHERE earlier.unique_key = rabbitdelay_tasks.unique_key
   AND (earlier.status = 'running' OR earlier.status = 'done' AND earlier.finished_at > CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) - 60 * 60 * 1000));
 
--- which task stands
+-- which task has the key
 SELECT id, version FROM rabbitdelay_tasks WHERE unique_key = 'reindex-42' AND status = 'pending';
 
--- move: to an hour from now
+-- reschedule: to an hour from now
 UPDATE rabbitdelay_tasks SET
   due_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 60 * 60 * 1000, updated_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint),
   version = version + 1, attempts = 0, last_error = NULL, finished_at = NULL,
@@ -82,25 +82,25 @@ UPDATE rabbitdelay_tasks SET
   sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0
 WHERE id = 'order-42-expire' AND status = 'failed';
 
--- consume: the first statement of the transaction of the effect
+-- consume: the first statement in the transaction of the effect
 UPDATE rabbitdelay_tasks SET
   status = 'done', finished_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint), updated_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)
 WHERE id = :id AND version = :version AND created_at = :created AND status = 'pending' AND due_at <= :due
   AND (expires_after IS NULL OR expires_after > CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) - CASE WHEN due_at = 0 THEN created_at ELSE due_at END);
 
--- consume from an exchange: the first statement of the transaction of the effect
+-- consume from an exchange: the first statement in the transaction of the effect
 UPDATE rabbitdelay_tasks SET
   status = 'done', finished_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint), updated_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)
 WHERE id = :id AND version = :version AND created_at = :created AND status IN ('pending', 'running', 'failed') AND due_at <= :due
   AND (expires_after IS NULL OR expires_after > CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) - CASE WHEN due_at = 0 THEN created_at ELSE due_at END);
 
--- record the effect: the second statement, for the queue that the message came from
+-- record the effect: the second statement, for the queue from which the message was received
 INSERT INTO rabbitdelay_effects (task_id, created_at, version, queue, done_at)
 SELECT id, created_at, version, :queue, CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) FROM rabbitdelay_tasks
 WHERE id = :id AND version = :version AND created_at = :created AND status = 'done' AND due_at <= :due
 FOR SHARE ON CONFLICT DO NOTHING;
 
--- record the effect of a later attempt: if that inserted no row, because an attempt in this queue has failed or died
+-- record the effect of a later attempt: if "record the effect" inserted no row, because an attempt in this queue has failed or died
 UPDATE rabbitdelay_effects SET done_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint), updated_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)
 FROM (SELECT id FROM rabbitdelay_tasks
   WHERE id = :id AND version = :version AND created_at = :created AND status = 'done' AND due_at <= :due FOR SHARE) AS task

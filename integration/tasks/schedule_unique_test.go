@@ -415,7 +415,7 @@ func TestDocumentedUniqueStatements(t *testing.T) {
 					db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
 					prepare()
 					do()
-					stands := tableOf(t, db, doc["which task stands"])
+					stands := tableOf(t, db, doc["which task has the key"])
 					if len(stands) != 1 {
 						t.Fatalf("%s, %s: the pending tasks are %v, want exactly one", name, what, stands)
 					}

@@ -177,7 +177,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		{"schedule, or replace the task that has this id", schedule.StatusCancelled, nil, func() error {
 			return s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(45 * time.Minute), Body: body, Replace: true})
 		}},
-		{"move", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error {
+		{"reschedule", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error {
 			return s.Reschedule(t.Context(), schedule.NoTx, id, in(time.Hour))
 		}},
 		{"run now", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error {

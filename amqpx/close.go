@@ -20,8 +20,8 @@ type CloseError struct {
 	// Messages holds the errors of the first 100 of these messages. Each error says whether the message was not
 	// sent or whether its outcome is unknown.
 	Messages []*SendError
-	// Handlers counts the handlers that the end of Close's context cut off. They failed after the context ended, or
-	// were still running. Their messages were not acknowledged and will be delivered again.
+	// Handlers counts the handlers that were cut off when Close's context ended: they failed after that, or were still
+	// running. Their messages were not acknowledged and will be delivered again.
 	Handlers int
 	// Cause is the context's error.
 	Cause error

@@ -16,7 +16,7 @@ import (
 
 func acked(context.Context, *amqpx.Delivery) error { return nil }
 
-// One call consumes from several queues until its context is canceled.
+// One call consumes from several queues until its context is cancelled.
 func TestConsumeAll(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -13,8 +13,8 @@ import (
 // Handler handles one message. Its error decides what happens to the message: nil acknowledges it, Reject(err)
 // dead-letters it immediately, RetryIn(d, err) retries it after d, Snooze(d) delivers it again after d without counting
 // an attempt, and Requeue(err) returns it to the queue unchanged. After any other error, and after a panic, the message
-// is retried with the consumer's back-off until MaxAttempts, and then dead-lettered. The context ends when the
-// consumer's drain time has ended.
+// is retried with the consumer's back-off until MaxAttempts, and then dead-lettered. The context is cancelled when the
+// consumer's drain time is over.
 type Handler func(ctx context.Context, d *Delivery) error
 
 // Delivery is a received message. A middleware or a handler may change its fields, for example to decrypt the body.

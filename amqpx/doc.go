@@ -11,7 +11,7 @@
 // effect once: package idempotency records handled messages in the business database, and package schedule keeps whole
 // tasks there, which can be cancelled and rescheduled.
 //
-// How messages are delayed is decided by Config.Strategy. The default, dlx.NewBucket, delays by up to 384 days on any
+// Config.Strategy decides how messages are delayed. The default, dlx.NewBucket, delays by up to 384 days on any
 // RabbitMQ from 3.10.2. Package dlx also has a strategy with one queue for each declared delay, package plugin uses the
 // x-delayed-message exchange, and NewAuto chooses among them by the delay.
 //

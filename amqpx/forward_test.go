@@ -235,7 +235,7 @@ func TestRequeuePausesGrow(t *testing.T) {
 }
 
 // A message without an id keeps the id that Forward gave it when it is retried, so that the retry and the forwarded
-// message can be recognized as the same message.
+// message can be recognised as the same message.
 func TestForwardedMessagesKeepTheirNewID(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -29,7 +29,7 @@ func chain(h Handler, middleware []Middleware) Handler {
 	return h
 }
 
-// Timeout returns a Middleware that ends the handler's context after d. If the handler then returns an error, the
+// Timeout returns a Middleware that cancels the handler's context after d. If the handler then returns an error, the
 // attempt has failed. If it returns nil, the attempt has succeeded. A handler that ignores its context counts towards
 // WithConcurrency for as long as it runs. A d of 0 or less sets no limit.
 func Timeout(d time.Duration) Middleware {

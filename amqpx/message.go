@@ -16,8 +16,8 @@ import (
 // Message is a message to be delivered later. Its destination is either Queue or Exchange with RoutingKey. Its
 // time is at most one of Delay and DeliverAt.
 type Message struct {
-	// ID is the AMQP message-id, at most 255 bytes. If it is empty, the message gets a UUIDv7. All tries of one
-	// Send use the same ID, so consumers can recognize duplicates.
+	// ID is the AMQP message-id, at most 255 bytes. If it is empty, the message gets a UUIDv7. All tries of one Send
+	// use the same ID, so consumers can recognise duplicates.
 	ID string
 
 	// Queue is the destination queue. It may be a broker-named reply queue. With a delay, such a queue must not be
@@ -37,9 +37,9 @@ type Message struct {
 	// applies. Times that result from a wrong unit are errors: seconds read as milliseconds (January 1970 to March
 	// 1973), and milliseconds read as seconds.
 	DeliverAt time.Time
-	// ClockOffset is the clock of DeliverAt minus this process's clock. Set it if DeliverAt was computed on
-	// another machine, such as the database server. The message waits until that clock shows DeliverAt, and has
-	// DeliverAt as its due time. If that clock is behind, Delivery.Timestamp follows it as well. Without
+	// ClockOffset is the clock of DeliverAt minus this process's clock. Set it if DeliverAt was computed on another
+	// machine, such as the database server. The message waits until that clock shows DeliverAt, and has DeliverAt as
+	// its due time. If that clock is behind this process's clock, Delivery.Timestamp is also by that clock. Without
 	// DeliverAt, ClockOffset must be 0.
 	ClockOffset time.Duration
 	// Tolerance is how much later the message may arrive if that saves hops in the broker. The default, 0, means
@@ -78,7 +78,8 @@ type Message struct {
 // share.
 const directReplyTo = "amq.rabbitmq.reply-to"
 
-// Check returns a *MessageError if no client could send the message, whatever its configuration or broker.
+// Check returns a *MessageError if no client could send the message, no matter how it is configured and which broker it
+// uses.
 func (m *Message) Check() error {
 	for _, check := range []func() error{m.checkDestination, m.checkInstant, m.checkProperties} {
 		if err := check(); err != nil {

@@ -250,7 +250,7 @@ func (m *memory) declareSingleActive(queue string) {
 }
 
 // A consumer can be paused while it increases its prefetch for held messages by adding a broker consumer. The added one
-// is canceled as well.
+// is cancelled as well.
 func TestPauseWhilePrefetchGrows(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Latency: 20 * time.Millisecond}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: 10 * time.Second})

@@ -71,7 +71,7 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	return nil
 }
 
-// accept returns an error if the client or the broker would refuse the message whatever its route.
+// accept returns an error if the client or the broker would refuse the message on every route.
 func (c *Client) accept(m *Message, now time.Time) error {
 	if err := m.Check(); err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/consume"
 )
 
-// Reject returns an error for a handler to return, so that the message is dead-lettered immediately, whatever its
-// number of attempts. If err is nil, the recorded error is "rejected".
+// Reject returns an error for a handler to return, so that the message is dead-lettered immediately, no matter how many
+// attempts it has had. If err is nil, the recorded error is "rejected".
 func Reject(err error) error {
 	if err == nil {
 		err = errors.New("rejected")

@@ -23,12 +23,12 @@ import (
 // confirms. A queue that does not confirm, an unusable destination or a message that the broker refuses delays
 // only its own messages.
 //
-// Errors: if the message can never be sent, the error is a *MessageError, *topology.DelayError, *topology.KeyError
-// or *topology.DestinationError. Otherwise it is a *SendError, in which errors.Is finds ErrNotSent or
-// ErrOutcomeUnknown, and the cause: ErrBlocked, ErrNacked, ErrUnroutable, ErrClosed or the context's error. In a
-// *SendError, errors.As finds the broker's *amqp091.Error, a *StuckError, or the *topology.DestinationError of a
-// destination that is not listed (DeclareListed) or that the broker refuses. If the broker refuses a message
-// permanently, for example with access refused (403), Send fails within seconds, whatever the deadline.
+// Errors: if the message can never be sent, the error is a *MessageError, *topology.DelayError, *topology.KeyError or
+// *topology.DestinationError. Otherwise it is a *SendError, in which errors.Is finds ErrNotSent or ErrOutcomeUnknown,
+// and the cause: ErrBlocked, ErrNacked, ErrUnroutable, ErrClosed or the context's error. In a *SendError, errors.As
+// finds the broker's *amqp091.Error, a *StuckError, or the *topology.DestinationError of a destination that is not
+// listed (DeclareListed) or that the broker refuses. If the broker refuses a message permanently, for example with
+// access refused (403), Send fails within seconds, even if the deadline is later.
 func (c *Client) Send(ctx context.Context, m Message) error {
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()

@@ -173,8 +173,8 @@ func marshal(v any) ([]byte, error) {
 const maxSavedLine = 1 << 30
 
 // SavedIn returns the messages in a file that a SaveFile has written. Each iteration opens the file again and reads it
-// line by line. Blank lines are skipped. The first line that is not a message ends the iteration with an error that
-// contains its line number.
+// line by line. Blank lines are skipped. At the first line that is not a message, the iteration stops with an error
+// that contains the line number.
 func SavedIn(path string) iter.Seq2[SavedMessage, error] {
 	return func(yield func(SavedMessage, error) bool) {
 		f, err := os.Open(path)

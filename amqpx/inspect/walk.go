@@ -29,7 +29,7 @@ const walkPortion = 1000
 // The result has no Messages. Its More is the number of messages that were ready and that Walk did not see, because
 // other consumers hold them or have removed them.
 //
-// When ctx ends, everything is put back. If the process is killed or the connection is lost before that, the broker
+// When ctx ends, all messages are put back. If the process is killed or the connection is lost before that, the broker
 // puts the messages back and counts a delivery, which RabbitMQ 4.0 and later compares with a delivery limit. The same
 // happens if the call takes longer than the broker's consumer timeout (30 min). Errors are the same as for Peek.
 func Walk(ctx context.Context, conn *amqp.Connection, queue string, o PeekOptions, each func(l DeadLetter, total int)) (Peeked, error) {

@@ -32,7 +32,7 @@ func (s *Service) Consume(queue string, handler amqpx.Handler, opts ...amqpx.Con
 // then shuts down in order and closes what Open has opened. First, all parts stop accepting work and finish what they
 // have started. During that time they may still send and schedule. Then Run waits until sent messages are confirmed,
 // and finally the connections and the database are closed. The shutdown takes at most DrainTimeout. A second signal
-// cuts it short, and a third ends the process immediately.
+// cuts it short, and a third terminates the process immediately.
 //
 // Run returns nil if it was asked to stop and everything was finished; see the package comment.
 func (s *Service) Run(ctx context.Context, parts ...Part) error {

@@ -64,7 +64,7 @@ func (t *Telemetry) watched(c *amqpx.Client, given []topology.Destination) map[s
 	return list
 }
 
-// queues holds the figures for the queues that were read.
+// queues holds the values for the queues that were read.
 type queues struct {
 	of     map[string]queue // the queues that exist
 	parked *amqpx.QueueInfo // nil if it does not exist

@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel"
 )
 
-// reading caches figures that are read from a database or a broker. The method recent returns the cached figures. If
-// they are old, it also starts to read new ones in the background.
+// reading caches values that are read from a database or a broker. The method recent returns the cached values. If they
+// are old, it also starts to read new ones in the background.
 type reading[T any] struct {
 	read     func(ctx context.Context) (T, error)
 	interval time.Duration
@@ -21,14 +21,14 @@ type reading[T any] struct {
 	running chan struct{} // closed when the current read ends; nil if none is running
 }
 
-// These constants control when figures are read.
+// These constants control when values are read.
 const (
-	patience    = 250 * time.Millisecond // how long a collection waits for new figures
+	patience    = 250 * time.Millisecond // how long a collection waits for new values
 	readTimeout = 10 * time.Second
 	restFactor  = 9 // the pause after a read is at least this many times its duration
 )
 
-// recent returns the figures and reports whether they are recent enough to be used.
+// recent returns the values and reports whether they are recent enough to be used.
 func (r *reading[T]) recent(ctx context.Context) (value T, ok bool) {
 	wait := r.refresh()
 	t := time.NewTimer(patience)
@@ -40,7 +40,7 @@ func (r *reading[T]) recent(ctx context.Context) (value T, ok bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// If reads fail or take long, the previous figures remain valid for some time.
+	// If reads fail or take long, the previous values remain valid for some time.
 	return r.value, !r.at.IsZero() && time.Since(r.at) < 3*r.interval+readTimeout*restFactor
 }
 

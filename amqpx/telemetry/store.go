@@ -29,7 +29,7 @@ var relayParts = []string{"relay", "rate limit", "recall", "sweep", "recurring",
 
 // ObserveStore reports the tasks in a store's table and the health of its relay until the registration is unregistered.
 // It reads the table in the background, at most once per Config.Interval and for at most 10 s. A collection waits up to
-// 250 ms for a read, and otherwise reports the previous figures. Counts are limited to a million. Errors are passed to
+// 250 ms for a read, and otherwise reports the previous values. Counts are limited to a million. Errors are passed to
 // otel.Handle. Use attributes to distinguish the stores of a process.
 func (t *Telemetry) ObserveStore(s *schedule.Store, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	within := make([]time.Duration, len(horizons))

@@ -96,13 +96,13 @@ func believed(ctx context.Context, before bool, f func() error) error {
 	}
 }
 
-// passingError is an error from the broker that may be temporary, whatever its code means in other contexts.
+// passingError is an error from the broker that may be temporary, even if its code is final in other contexts.
 type passingError struct{ err error }
 
 func (e *passingError) Error() string { return e.err.Error() }
 func (e *passingError) Unwrap() error { return e.err }
 
-// Passes reports whether err may be temporary, whatever its code means in other contexts.
+// Passes reports whether err may be temporary, even if its code is final in other contexts.
 func Passes(err error) bool {
 	_, ok := errors.AsType[*passingError](err)
 	return ok

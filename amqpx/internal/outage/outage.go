@@ -48,7 +48,7 @@ func WithConsumer(ctx context.Context, c Consumer) context.Context {
 
 // Wait calls try again until it no longer fails because the database is unavailable. The parameter unavailable reports
 // whether an error means that. Before doing anything that must not be repeated, such as calling the application's
-// function, try calls begun. After that, Wait returns the error of try, whatever it is.
+// function, try calls begun. After that, Wait returns the error of try without calling it again.
 //
 // Wait returns an *Error if the handler cannot wait any longer, because its own deadline has passed, the consumer shuts
 // down, or Longest has passed. It returns the error of try if ctx is cancelled, or if no consumer has called the

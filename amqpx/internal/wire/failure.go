@@ -39,7 +39,7 @@ func (a *attempt) explain(ctx context.Context, err error) error {
 	if failed != nil && len(heard) == 0 && ctx.Err() == nil {
 		heard = a.askHTTP(ctx)
 	}
-	// If the connection ends during login, amqp091 reports a wrong password whatever the cause.
+	// If the connection ends during login, amqp091 reports a wrong password, no matter what the cause was.
 	if timeout, ok := errors.AsType[net.Error](failed); ok && timeout.Timeout() {
 		err = failed
 	}
@@ -89,7 +89,7 @@ func reasonOf(uri amqp.URI, heard []byte, err error) (reason string, final bool)
 	return text, false
 }
 
-// otherProtocol recognizes a server that is not a broker, and a broker that requires TLS or does not support it.
+// otherProtocol recognises a server that is not a broker, and a broker that requires TLS or does not support it.
 func otherProtocol(uri amqp.URI, heard []byte, err error) (string, bool) {
 	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		heard = record.RecordHeader[:]
@@ -114,7 +114,7 @@ func otherProtocol(uri amqp.URI, heard []byte, err error) (string, bool) {
 	return fmt.Sprintf("the server does not speak AMQP (its answer begins with %q)", said), true
 }
 
-// refusal recognizes a broker that refuses the user.
+// refusal recognises a broker that refuses the user.
 func refusal(uri amqp.URI, err error) (string, bool) {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	switch {

@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // declareOwn declares a quorum queue with a user's own arguments.
@@ -462,6 +463,81 @@ func TestPauseCountsNoReturn(t *testing.T) {
 			after(2 * time.Minute)
 			if n := len(got.since(time.Now())); n != 100 {
 				t.Errorf("connection lost %v after the consumer resumed: %d messages were handled, want 100", lost, n)
+			}
+		})
+	}
+}
+
+// A consumer that pauses renews no messages of a classic queue, because classic queues have no delivery limit. Messages
+// of a quorum queue are renewed, on a broker that counts every return.
+func TestPauseRenewsNoMessagesOfAClassicQueue(t *testing.T) {
+	for name, x := range map[string]struct {
+		version string
+		own     topology.QueueType // the type of a user's own queue
+		config  topology.QueueType
+		copies  int
+	}{
+		"3.10, classic":                    {"3.10.8", "", topology.Classic, 0},
+		"4.0, classic":                     {"4.0.5", "", topology.Classic, 0},
+		"4.0, quorum":                      {"4.0.5", "", topology.Quorum, 20},
+		"4.0, own classic":                 {"4.0.5", topology.Classic, topology.Quorum, 0},
+		"4.0, own quorum":                  {"4.0.5", topology.Quorum, topology.Quorum, 20},
+		"4.0, own quorum, classic in file": {"4.0.5", topology.Quorum, topology.Classic, 20},
+		"4.3, quorum":                      {"4.3.0", "", topology.Quorum, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemoryOf(t, amqptest.Options{Version: x.version}, func(t *testing.T, m *memory) {
+				if x.own != "" {
+					m.declareOwn("q", amqp.Table{"x-queue-type": string(x.own)})
+				}
+				c := m.open(amqpx.Config{Lead: time.Minute, QueueType: x.config})
+				var got collector
+				c.consume("q", got.handle)
+				for i := range 20 {
+					c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: 55 * time.Second})
+				}
+				after(10 * time.Second)
+				before := m.Publishes("")
+				c.pause(amqpx.PauseHandBack)
+				after(2 * time.Second)
+				if n := m.Publishes("") - before; n != x.copies {
+					t.Errorf("the pausing consumer published %d copies, want %d", n, x.copies)
+				}
+				c.ResumeConsuming("q")
+				after(2 * time.Minute)
+				if n := len(got.since(time.Now())); n != 20 {
+					t.Errorf("%d messages were handled, want 20", n)
+				}
+			})
+		})
+	}
+}
+
+// If the queue is deleted while a consumer checks its delivery limit, the check does not create it with other arguments.
+func TestLimitCheckCreatesNoQueue(t *testing.T) {
+	for _, version := range []string{"3.10.8", "4.0.5"} {
+		inMemoryOf(t, amqptest.Options{Version: version}, func(t *testing.T, m *memory) {
+			m.declareOwn("q", amqp.Table{"x-delivery-limit": int64(5)})
+			c := m.open(amqpx.Config{Lead: time.Minute})
+			var got collector
+			c.consume("q", got.handle)
+			declared := 0 // the check declares the queue twice, and the restarting consumer declares it again
+			defer m.Control(func(f amqptest.Frame) (a amqptest.Action) {
+				if f.FromClient && f.Method == "queue.declare" && f.Name == "q" {
+					declared++
+					a.Delay = []time.Duration{0, 0, 2 * time.Second, 5 * time.Second}[min(declared, 3)]
+				}
+				return a
+			})()
+			c.mustSend(amqpx.Message{Queue: "q", Delay: 90 * time.Second})
+			declared = 0
+			after(31 * time.Second)
+			if _, err := m.Channel().QueueDelete("q", false, false, false); err != nil {
+				t.Fatal(err)
+			}
+			after(3 * time.Second)
+			if _, exists := m.Queue("q"); exists || declared < 2 {
+				t.Errorf("%s: after %d declarations, the check has created the deleted queue: %t, want false after at least 2", version, declared, exists)
 			}
 		})
 	}

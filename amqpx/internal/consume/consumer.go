@@ -49,6 +49,7 @@ type Consumer struct {
 	running  atomic.Int64    // number of running handlers
 	blocked  blocked         // the running handlers that wait for their database
 
+	classic   atomic.Bool  // the queue is a classic queue; false if the type is unknown
 	abandoned atomic.Bool  // Close no longer waits for the running handlers
 	settling  atomic.Int64 // messages whose retry, dead letter, copy or acknowledgement is in progress
 	log       *zap.Logger
@@ -58,7 +59,7 @@ type Consumer struct {
 	outages   sparse.Log
 
 	began   bool // consuming has succeeded at least once
-	asked   bool // the queue's delivery limit is being checked or has been, because messages are held
+	asked   bool // the queue's type and delivery limit are being checked or have been, because messages are held
 	barred  bool // the broker has permanently refused the consumer
 	refused refusals
 	own     atomic.Pointer[wire.Link[*Session]] // nil while the shared connection is used

@@ -66,16 +66,24 @@ func (s *subscription) countsReturns() bool {
 	return v.Known() && v.Before(4, 3, 0)
 }
 
+// mustWear reports whether the subscription's held messages must be renewed before they are returned to the queue. A
+// classic queue has no delivery limit, so the copies would be published for nothing. If the queue was deleted and
+// created again as a quorum queue since its type was read, the broker counts one return of each held message. That loses
+// none, because a message that has returned once is renewed as soon as it is delivered again.
+func (k *Consumer) mustWear(s *subscription) bool { return s.countsReturns() && !k.classic.Load() }
+
 // safeLimit is the lowest delivery limit with which a held message is safe on a broker that counts every return. With a
 // lower limit, a message is lost if the connection is lost again shortly after the message has returned.
 const safeLimit = 3
 
-// checkLimit logs a warning if the queue's delivery limit is too low for held messages.
+// checkLimit finds out whether the queue is a classic queue, and logs a warning if its delivery limit is too low for held
+// messages.
 func (k *Consumer) checkLimit(s *subscription) {
-	limit, known := k.all.cfg.Declarer.DeliveryLimit(k.ending, s.sess.Session, k.set.Queue)
-	if known && limit < safeLimit {
+	limit := k.all.cfg.Declarer.DeliveryLimit(k.ending, s.sess.Session, k.set.Queue)
+	k.classic.Store(limit.Classic)
+	if limit.Known && limit.Deliveries < safeLimit {
 		k.log.Warn("the queue has a low delivery limit: the broker drops a message, or dead-letters it, if this consumer holds it until its due time and loses its connection repeatedly; "+
-			"declare the queue with a higher x-delivery-limit, upgrade to RabbitMQ 4.3, or send without a lead", zap.Int64("limit", limit), zap.Int64("expected_at_least", safeLimit))
+			"declare the queue with a higher x-delivery-limit, upgrade to RabbitMQ 4.3, or send without a lead", zap.Int64("limit", limit.Deliveries), zap.Int64("expected_at_least", safeLimit))
 	}
 }
 

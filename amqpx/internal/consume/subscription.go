@@ -173,7 +173,7 @@ func (k *Consumer) handBack(s *subscription) {
 	}()
 	for {
 		if s.deliveries == nil && ended == nil {
-			if s.countsReturns() {
+			if k.mustWear(s) {
 				s.buffer.wearHeld()
 			}
 			s.renew(k)

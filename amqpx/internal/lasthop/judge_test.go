@@ -76,6 +76,7 @@ func TestJudge(t *testing.T) {
 		"own clock behind, absolute":              {world{delay: 60e9, absolute: true, own: -hour}, false, 0},
 		"publisher an hour ahead":                 {world{delay: 60e9, publisher: hour}, false, 0},
 		"publisher an hour ahead, lead":           {world{delay: 60e9, lead: 4e8, publisher: hour}, false, 0},
+		"publisher ahead by less than the delay":  {world{delay: 3 * hour, publisher: hour}, true, 0},
 		"publisher an hour behind, lead":          {world{delay: 60e9, lead: 4e8, publisher: -hour}, false, 0},
 		"publisher ahead, absolute, so too early": {world{delay: 3 * hour, absolute: true, publisher: hour, early: hour}, true, 0},
 		"behind others for a minute":              {world{delay: 60e9, lead: 4e8, queued: 60e9}, false, 60e9 + 4e8},

@@ -37,18 +37,17 @@ type outcome struct {
 	at       time.Time // when it was published
 }
 
-// rest is the queue in which one copy of a message stays.
+// rest describes where one copy of a message arrived.
 type rest struct {
 	Queue      string
-	RoutingKey string        // the key with which the copy got there
+	RoutingKey string        // the key with which the copy arrived
 	After      time.Duration // since it was published
-	Visited    []string      // the queues in which it expired, in order, each time that it did
+	Visited    []string      // the queues in which the copy expired, in order and with repetitions
 }
 
-// onBroker runs f in its own bubble with a broker that has a topology. The caller reports the results of f outside of
-// the bubble, because a *rapid.T must fail where it was created. rapid.Check itself cannot run in a bubble either,
-// because a test has no deadline there, and the first check, which takes a virtual year, would use up the time for all
-// checks.
+// onBroker runs f in a separate bubble with a broker on which the topology is declared. The caller must report the
+// result outside of the bubble, because a *rapid.T must fail where it was created. rapid.Check itself cannot run in a
+// bubble either: it limits the time for all checks, and in a bubble each check may take a year.
 func onBroker(t *testing.T, top topology.Topology, f func(b *broker) error) (err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,15 +81,14 @@ func (b *broker) connect() (err error) {
 	return nil
 }
 
-// declare creates a topology, and consumes from the queues that do not delay. It waits only for the
-// last answer.
+// declare declares a topology, and consumes from the queues without a TTL. It waits only for the last answer.
 func (b *broker) declare(top topology.Topology) error {
 	err := b.declareAll(top)
 	if err == nil {
 		err = b.ch.Qos(0, 0, false)
 	}
 	if errors.Is(err, amqp.ErrClosed) {
-		return <-b.closed // the reason for the close
+		return <-b.closed // the broker's reason for closing the channel
 	}
 	return err
 }
@@ -142,14 +140,14 @@ func (b *broker) consume(queue string) error {
 func (b *broker) note(id string, what func(*outcome)) {
 	i, err := strconv.Atoi(id)
 	if err != nil {
-		panic(err) // the test has not sent that id
+		panic(err) // the test has not sent a message with this id
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	what(&b.sent[i])
 }
 
-// visited returns the queues of x-death, the latest first.
+// visited returns the queues in x-death in the order in which the message died in them.
 func visited(d amqp.Delivery) (queues []string) {
 	deaths, _ := d.Headers["x-death"].([]any)
 	for _, x := range deaths {
@@ -162,11 +160,10 @@ func visited(d amqp.Delivery) (queues []string) {
 	return queues
 }
 
-// carry publishes one message by each route, all at the same time, and returns what
-// happened to each. When its delay is over, and at any time after that, a message is
-// returned or in exactly one final place. After the longest delay no queue has any
-// message. carry looks at each of these times, because a broker retries a stuck message
-// for as long as it takes, and waiting for a year first would include all these retries.
+// carry publishes a message for each route at the same time, and returns the outcomes. It fails unless each message is
+// returned or has arrived exactly once when its delay is over, and no queue contains a message after the longest delay.
+// It checks this after each of the delays and not only at the end, because a broker retries a stuck message again and
+// again, and a year of retries would take long to simulate.
 func (b *broker) carry(routes ...topology.Route) ([]outcome, error) {
 	first, began := len(b.sent), time.Now()
 	b.mu.Lock()
@@ -193,13 +190,13 @@ func (b *broker) carry(routes ...topology.Route) ([]outcome, error) {
 	return b.sent[first:], b.left()
 }
 
-// settled finds a message that should have a final place by now and does not.
+// settled returns an error about a message whose delay has passed and that was neither returned nor has arrived once.
 func (b *broker) settled(first int, routes []topology.Route, passed time.Duration) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, o := range b.sent[first:] {
 		if routes[i].Delay <= passed && !o.settled() {
-			return fmt.Errorf("%+v: after %v the message has no final place: %+v", routes[i], passed, o)
+			return fmt.Errorf("%+v: after %v: got %+v, want the message to be returned or to arrive once", routes[i], passed, o)
 		}
 	}
 	return nil
@@ -212,11 +209,11 @@ func (o outcome) settled() bool {
 	return len(o.Rests) == 1
 }
 
-// left finds a message that has not reached a final place.
+// left returns an error about a message that is still in a queue.
 func (b *broker) left() error {
 	for _, name := range b.srv.Queues() {
 		if q, _ := b.srv.Queue(name); q.Ready+q.DeadLetters+q.Delayed > 0 {
-			return fmt.Errorf("after the longest delay, %s still contains %+v, and %d dead letters that it cannot route", name, q.Messages, q.DeadLetters)
+			return fmt.Errorf("after the longest delay, %s contains the messages %+v and %d that it cannot route, want none", name, q.Messages, q.DeadLetters)
 		}
 	}
 	return nil

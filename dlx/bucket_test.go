@@ -57,17 +57,17 @@ func TestBucketConfigErrors(t *testing.T) {
 		for _, e := range flatten(err) {
 			var f *topology.FieldError
 			if !errors.As(e, &f) || f.Of != "bucket" || f.Want == "" {
-				t.Errorf("%s: %v is not a complete *topology.FieldError", c.name, e)
+				t.Errorf(`%s: got %v, want a *topology.FieldError with Of = "bucket" and Want`, c.name, e)
 				continue
 			}
 			got = append(got, f.Field)
 		}
 		if strings.Join(got, " ") != strings.Join(c.fields, " ") {
-			t.Errorf("%s: got errors for %v, want %v: %v", c.name, got, c.fields, err)
+			t.Errorf("%s: got errors about the fields %v, want %v: %v", c.name, got, c.fields, err)
 		}
 		b, err := dlx.NewBucket(c.config)
 		if (b == nil) != (len(c.fields) > 0) || (err != nil) != (len(c.fields) > 0) {
-			t.Errorf("%s: NewBucket returned %v, %v, want errors about %v", c.name, b, err, c.fields)
+			t.Errorf("%s: NewBucket returned %v, %v, want a strategy or errors about the fields %v", c.name, b, err, c.fields)
 		}
 	}
 }
@@ -124,20 +124,20 @@ func TestBucketDelayErrors(t *testing.T) {
 				continue
 			}
 			if e.Strategy != "bucket" || e.Delay != bad.delay || e.Min != 0 || e.Max != bucket.MaxDelay() || e.Reason == "" || e.Hint == "" {
-				t.Errorf(`incomplete error %+v, want Strategy = "bucket", Delay = %v, Min = 0, Max = %v, Reason not empty and Hint not empty`,
+				t.Errorf(`got the error %+v, want Strategy = "bucket", Delay = %v, Min = 0, Max = %v, a Reason and a Hint`,
 					e, bad.delay, bucket.MaxDelay())
 			}
 		}
 		for _, tolerance := range []time.Duration{0, 1, math.MaxInt64} {
 			r, err := bucket.Route(dest, bucket.MaxDelay(), tolerance)
 			if err != nil || r.Delay != bucket.MaxDelay() {
-				t.Errorf("%+v: the longest delay gave %+v, %v, want no error and Delay = %v", c, r, err, bucket.MaxDelay())
+				t.Errorf("%+v: route of the longest delay: got %+v, error %v, want Delay = %v and no error", c, r, err, bucket.MaxDelay())
 			}
 		}
 	}
 }
 
-// A tolerance beyond all bounds is the same as one up to the longest delay.
+// A tolerance that would overflow has the same result as one up to the longest delay.
 func TestBucketToleranceOverflow(t *testing.T) {
 	for _, c := range configs() {
 		bucket := newBucket(t, c)
@@ -149,14 +149,14 @@ func TestBucketToleranceOverflow(t *testing.T) {
 		}
 		enough, err := bucket.Route(dest, delay, bucket.MaxDelay()-delay)
 		if err != nil || most.RoutingKey != enough.RoutingKey {
-			t.Errorf("%+v: routes %+v and %+v, %v, want no error and the same routing key", c, most, enough, err)
+			t.Errorf("%+v: got the routes %+v and %+v, error %v, want equal routing keys and no error", c, most, enough, err)
 		}
 		checkRoute(t, bucket, radices(c), dest, delay, math.MaxInt64)
 	}
 }
 
-// The longest name of a destination is the same for all delays, and its longest routing key is just
-// valid.
+// The maximum length of a destination's name is the same for all delays. With such a name, the longest routing key has
+// the maximum length.
 func TestBucketKeyErrors(t *testing.T) {
 	for _, c := range configs() {
 		bucket := newBucket(t, c)
@@ -185,7 +185,7 @@ func TestBucketKeyErrors(t *testing.T) {
 			_, err := bucket.Route(dest, delay, 0)
 			var e *topology.KeyError
 			if !errors.As(err, &e) || !errors.Is(err, topology.ErrDestination) || e.Overhead+len(e.Key) != topology.MaxRoutingKey+1 {
-				t.Errorf("%+v: a key of %d bytes with delay %v: got %v, want a *topology.KeyError", c, fits+1, delay, err)
+				t.Errorf("%+v: a destination of %d bytes with delay %v: got %v, want a *topology.KeyError", c, fits+1, delay, err)
 			}
 		}
 	}
@@ -245,19 +245,19 @@ func TestDestinationErrors(t *testing.T) {
 			_, err := s.Route(c.dest, time.Second, 0)
 			var e *topology.DestinationError
 			if c.ok && err != nil || !c.ok && (!errors.As(err, &e) || !errors.Is(err, topology.ErrDestination)) {
-				t.Errorf("%s to %+v: got %v, want ok = %t", s.Name(), c.dest, err, c.ok)
+				t.Errorf("%s to %+v: got %v, want no error: %t, and otherwise a *topology.DestinationError", s.Name(), c.dest, err, c.ok)
 			}
 		}
 	}
 }
 
-// Every declared object must have these properties, whatever the layout.
+// In every layout, all declared objects have the same properties.
 func TestBucketTopology(t *testing.T) {
 	for _, c := range configs() {
 		bucket := newBucket(t, c)
 		top := bucket.Topology()
 		if err := top.Validate(); err != nil {
-			t.Errorf("%+v: the topology is invalid: %v", c, err)
+			t.Errorf("%+v: Validate: got %v, want no error", c, err)
 		}
 		ttls := map[time.Duration]string{}
 		queues := map[string]bool{}
@@ -271,11 +271,11 @@ func TestBucketTopology(t *testing.T) {
 			}
 			quorum := q.Type == topology.Quorum
 			if q.DeadLetter.AtLeastOnce != quorum || (q.Overflow == argument.RejectPublish) != quorum {
-				t.Errorf("%+v: queue %s: at least once %v, overflow %q, want true and reject-publish only for a quorum queue",
+				t.Errorf("%+v: queue %s: got AtLeastOnce = %t and Overflow = %q, want true and reject-publish for a quorum queue only",
 					c, q.Name, q.DeadLetter.AtLeastOnce, q.Overflow)
 			}
 			if other, ok := ttls[*q.MessageTTL]; ok || *q.MessageTTL > topology.MaxTTL {
-				t.Errorf("%+v: queue %s has the TTL %v, which queue %q also has or which exceeds the maximum", c, q.Name, *q.MessageTTL, other)
+				t.Errorf("%+v: queue %s: got the TTL %v (also that of queue %q), want a different TTL for each queue, at most %v", c, q.Name, *q.MessageTTL, other, topology.MaxTTL)
 			}
 			ttls[*q.MessageTTL] = q.Name
 		}
@@ -292,7 +292,7 @@ func TestBucketTopology(t *testing.T) {
 				kind = "fanout"
 			}
 			if e.Kind != kind {
-				t.Errorf("%+v: exchange %s is of type %s, want %s", c, e.Name, e.Kind, kind)
+				t.Errorf("%+v: exchange %s has the type %s, want %s", c, e.Name, e.Kind, kind)
 			}
 		}
 	}
@@ -311,7 +311,7 @@ func TestBucketNames(t *testing.T) {
 				}
 			}
 		}
-		t.Errorf("%+v declares no queue %s or no exchange %s", c, queue, exchange)
+		t.Errorf("%+v: got a topology without both of queue %s and exchange %s, want both", c, queue, exchange)
 	}
 	has(dlx.BucketConfig{}, "delay.bucket.30m", "delay.bucket.1m")
 	has(dlx.BucketConfig{}, "delay.bucket.10ms", "delay.bucket.level-0")

@@ -23,7 +23,7 @@ func ExampleBucket_Route() {
 		}
 		fmt.Printf("%s %s: %v in %d hops\n", r.Exchange, r.RoutingKey, r.Delay, r.Hops)
 	}
-	// A tolerance saves hops.
+	// A tolerance can reduce the number of hops.
 	r, _ := bucket.Route(dest, 1234567*time.Millisecond, time.Minute)
 	fmt.Printf("%s %s: %v in %d hops\n", r.Exchange, r.RoutingKey, r.Delay, r.Hops)
 	// Output:
@@ -34,8 +34,8 @@ func ExampleBucket_Route() {
 	// delay.bucket.21m clock.0.0.0.21.0.0.orders.expire: 21m0s in 1 hops
 }
 
-// The example prints the number of objects that each layout declares, including the delivery exchange and the parked
-// queue, and the longest delay of the layout.
+// Prints the number of objects that each layout declares, including the delivery exchange and the parked queue, and its
+// longest delay.
 func ExampleBucket_Topology() {
 	for _, c := range []dlx.BucketConfig{
 		{Layout: dlx.LayoutClock},
@@ -94,7 +94,7 @@ func ExampleNative_Route() {
 	// native strategy: delay 3650d1ns exceeds ten years; it accepts 0s to 3650d; keep the message as a task (package schedule) until it is due sooner
 }
 
-// A message is sent to an endpoint of NServiceBus through NServiceBus's own queues.
+// Sends a message to an NServiceBus endpoint through NServiceBus's own delay queues.
 func ExampleLevels() {
 	levels, err := dlx.NewLevels(dlx.LevelsConfig{Layout: dlx.LayoutNServiceBus})
 	if err != nil {

@@ -2,5 +2,5 @@ package dlx
 
 import "time"
 
-// Resolution returns one second, to which delays are rounded up.
+// Resolution returns the unit to which the layout rounds up delays.
 func (s *Levels) Resolution() time.Duration { return s.layout.resolution }

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// declared contains what another system declares and publishes. celery.json was recorded by running kombu's
-// native_delayed_delivery.py on a channel that records calls. nservicebus.json follows DelayInfrastructure.cs of
+// declared contains what another system declares. The file celery.json was recorded by running kombu's
+// native_delayed_delivery.py on a channel that records calls, and nservicebus.json follows DelayInfrastructure.cs from
 // NServiceBus.RabbitMQ line by line.
 type declared struct {
 	Exchanges []struct{ Name, Type string }
@@ -55,7 +55,7 @@ func fixture(t *testing.T, system string) map[string]json.RawMessage {
 func part[T any](t *testing.T, parts map[string]json.RawMessage, name string) (v T) {
 	t.Helper()
 	if err := json.Unmarshal(parts[name], &v); err != nil {
-		t.Fatalf("%s is not JSON: %v", name, err)
+		t.Fatalf("reading the part %s: got %v, want no error", name, err)
 	}
 	return v
 }
@@ -73,7 +73,7 @@ var levelsConfigs = []dlx.LevelsConfig{
 	{Layout: dlx.LayoutNServiceBus}, {Layout: dlx.LayoutCelery}, {Layout: dlx.LayoutCelery, QueueType: topology.Classic},
 }
 
-// lines returns broker objects as text, so that a difference names them.
+// lines returns broker objects as texts, which can be compared and printed.
 func lines(t topology.Topology) []string {
 	var out []string
 	for _, e := range t.Exchanges {
@@ -89,8 +89,8 @@ func lines(t topology.Topology) []string {
 	return out
 }
 
-// Levels declares exactly what the other system declares, so that either may start first. It adds
-// only the parked queue.
+// Levels declares exactly what the other system declares, so that either program can start first. In addition, it
+// declares only the parked queue and its exchange.
 func TestLevelsAreTheirs(t *testing.T) {
 	for _, c := range levelsConfigs {
 		c.QueueType = cmp.Or(c.QueueType, topology.Quorum)
@@ -117,18 +117,18 @@ func TestLevelsAreTheirs(t *testing.T) {
 		got := lines(newLevels(t, c).Topology())
 		for _, l := range all {
 			if !slices.Contains(got, l) {
-				t.Errorf("%s %s: the strategy does not declare %s", c.Layout, c.QueueType, l)
+				t.Errorf("%s %s: got a topology without %q, want it, because the other system declares it", c.Layout, c.QueueType, l)
 			}
 		}
 		for _, l := range got {
 			if !slices.Contains(all, l) {
-				t.Errorf("%s %s: the strategy declares %s, which the other system does not declare", c.Layout, c.QueueType, l)
+				t.Errorf("%s %s: got %q in the topology, want only what the other system declares", c.Layout, c.QueueType, l)
 			}
 		}
 		for _, name := range namesOf(newLevels(t, c).Topology()) {
 			system, ok := foreign.System(name)
 			if parked := name == topology.ParkedQueue(topology.DefaultPrefix); ok == parked || ok && system != c.Layout {
-				t.Errorf("%s belongs to the system %q (found: %t), want %s for all names except the parked queue", name, system, ok, c.Layout)
+				t.Errorf("foreign.System(%q) = %q, %t, want %s, true for all names except the parked queue's", name, system, ok, c.Layout)
 			}
 		}
 	}
@@ -145,8 +145,8 @@ func namesOf(t topology.Topology) []string {
 	return names
 }
 
-// The routing keys are the same as the other system's. Celery always publishes to the exchange of the highest level.
-// Levels and NServiceBus publish to that of the highest level at which the message waits.
+// The routing keys are the other system's. The exchanges may differ: Celery always publishes to the exchange of the
+// highest level, whereas Levels and NServiceBus publish to that of the highest level at which the message waits.
 func TestLevelsKeysAreTheirs(t *testing.T) {
 	for system, queue := range map[string]string{dlx.LayoutNServiceBus: "Sales.Orders", dlx.LayoutCelery: "celery"} {
 		s := newLevels(t, dlx.LevelsConfig{Layout: system})
@@ -156,20 +156,20 @@ func TestLevelsKeysAreTheirs(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.RoutingKey != want.RoutingKey || system == dlx.LayoutNServiceBus && r.Exchange != want.Exchange {
-				t.Errorf("%s, %d s: got the key %s by the exchange %s, want %s by %s", system, want.Seconds, r.RoutingKey, r.Exchange, want.RoutingKey, want.Exchange)
+				t.Errorf("%s, %d s: got the key %s and the exchange %s, want %s and %s", system, want.Seconds, r.RoutingKey, r.Exchange, want.RoutingKey, want.Exchange)
 			}
 			header, ok := r.Headers[foreign.HeaderNServiceBusDelay]
 			if system == dlx.LayoutNServiceBus && header != int32(want.Seconds) || system != dlx.LayoutNServiceBus && ok {
-				t.Errorf("%s, %d s: the header is %v, want the seconds for NServiceBus and none otherwise", system, want.Seconds, header)
+				t.Errorf("%s, %d s: got the header %v, want the seconds for NServiceBus and none otherwise", system, want.Seconds, header)
 			}
 			if key, ok := dlx.DestinationKey(r.RoutingKey); !ok || key != queue {
-				t.Errorf("DestinationKey(%q) = %q, %t, want %[4]q, true", r.RoutingKey, key, ok, queue)
+				t.Errorf("DestinationKey(%q) = %q, %t, want %q, true", r.RoutingKey, key, ok, queue)
 			}
 		}
 	}
 }
 
-// An endpoint's message arrives once, even if the other system's own bindings exist alongside rabbitdelay's.
+// A message arrives at an endpoint once, even if the other system's own bindings exist alongside rabbitdelay's.
 func TestLevelsAlongsideForeignBindings(t *testing.T) {
 	dests := []topology.Destination{{Queue: "Sales"}, {Queue: "Billing.Sales"}, {Exchange: "ex.topic", RoutingKey: "a"}}
 	var strategies []strategy
@@ -177,11 +177,11 @@ func TestLevelsAlongsideForeignBindings(t *testing.T) {
 	for _, c := range levelsConfigs[:2] {
 		s := newLevels(t, c)
 		strategies = append(strategies, s)
-		for _, d := range dests[:1] { // Sales gets a copy of a message for Billing.Sales, which is why rabbitdelay's bindings are exact
+		for _, d := range dests[:1] { // with the other system's bindings, Sales also receives messages for Billing.Sales; rabbitdelay's bindings are exact to avoid that
 			for _, delay := range []time.Duration{0, time.Millisecond, 90 * time.Second, s.MaxDelay()} {
 				r, err := s.Route(d, delay, 0)
 				if err != nil {
-					t.Fatalf("delay %v: %v", delay, err)
+					t.Fatalf("Route with a delay of %v: got %v, want no error", delay, err)
 				}
 				all = append(all, journey{r, d})
 			}
@@ -198,8 +198,8 @@ func TestLevelsAlongsideForeignBindings(t *testing.T) {
 	}
 }
 
-// For every delay and tolerance, to all destinations and on all systems together, no message is early, takes more hops
-// than necessary, or reaches another destination's queue.
+// With any delay and tolerance, and with both layouts and all destinations on one broker, no message is early, takes
+// more hops than necessary, or reaches another destination's queue.
 func TestLevelsRoutes(t *testing.T) {
 	dests := destinations()
 	var strategies []strategy

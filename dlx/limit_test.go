@@ -9,18 +9,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Reading a message never loses it, because every quorum queue has a delivery limit that is never reached, and a
-// classic queue has none.
+// A message cannot be lost because it is delivered too often, for example to an operator who peeks at it: the delivery
+// limit of every quorum queue is too high to be reached, and a classic queue has none.
 func TestQuorumQueuesHaveAnUnreachableDeliveryLimit(t *testing.T) {
 	var all []topology.Queue
 	for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {
 		bucket, err := dlx.NewBucket(dlx.BucketConfig{QueueType: qt})
 		if err != nil {
-			t.Fatalf("%s queues: %v", qt, err)
+			t.Fatalf("a strategy with %s queues: got %v, want no error", qt, err)
 		}
 		ttl, err := dlx.NewTTL(dlx.TTLConfig{QueueType: qt, Delays: []time.Duration{time.Minute}})
 		if err != nil {
-			t.Fatalf("%s queues: %v", qt, err)
+			t.Fatalf("a strategy with %s queues: got %v, want no error", qt, err)
 		}
 		all = append(all, newNative(t, dlx.NativeConfig{}).Topology().Queues...)
 		described := topology.Topology{Destinations: []topology.Destination{{Queue: "q"}, {Exchange: "e", RoutingKey: "k", DeadLetter: "d"}}}
@@ -34,7 +34,7 @@ func TestQuorumQueuesHaveAnUnreachableDeliveryLimit(t *testing.T) {
 			want = nil
 		}
 		if got := q.Table()[argument.DeliveryLimit]; got != want {
-			t.Errorf("%s queue %s: limit %v, want %v", q.Type, q.Name, got, want)
+			t.Errorf("%s queue %s: got the delivery limit %v, want %v", q.Type, q.Name, got, want)
 		}
 	}
 }

@@ -31,13 +31,13 @@ func TestNativeConfigErrors(t *testing.T) {
 		for _, e := range flatten(err) {
 			var f *topology.FieldError
 			if !errors.As(e, &f) || f.Of != "native" {
-				t.Errorf("%+v: %v is not a *topology.FieldError", c.config, e)
+				t.Errorf(`%+v: got %v, want a *topology.FieldError with Of = "native"`, c.config, e)
 				continue
 			}
 			got = append(got, f.Field)
 		}
 		if strings.Join(got, " ") != c.fields || (s == nil) != (c.fields != "") {
-			t.Errorf("%+v: got errors for %v, want %q", c.config, got, c.fields)
+			t.Errorf("%+v: got the strategy %v and errors about the fields %v, want a strategy or errors about %q", c.config, s, got, c.fields)
 		}
 	}
 }
@@ -74,14 +74,13 @@ func TestNativeRoute(t *testing.T) {
 		}
 		if err != nil || r.Exchange != c.exchange || r.Queue != c.queue || r.RoutingKey != c.key || r.Delay != c.took || !r.Mandatory ||
 			(r.InstantHeader == topology.HeaderInstant) != (c.took > 0) || (r.Hops == 1) != (c.took > 0) {
-			t.Errorf("%v with tolerance %v: got %+v, %v, want no error and %+v", c.delay, c.tolerance, r, err, c)
+			t.Errorf("%v with tolerance %v: got %+v, error %v, want %+v and no error", c.delay, c.tolerance, r, err, c)
 		}
 	}
 }
 
-// Messages with any delay are sent to any destination through any number of queues, alongside another strategy. Each
-// message arrives only at its destination and when it is due, and the same delay to the same destination always uses
-// the same queue.
+// With any number of queues, and alongside another strategy, messages with any delay arrive only at their destination
+// and when they are due. The same delay to the same destination always uses the same queue.
 func TestNativeDelays(t *testing.T) {
 	dests := destinations()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -100,7 +99,7 @@ func TestNativeDelays(t *testing.T) {
 			}
 			other, _ := again.Route(dest, delay, 0)
 			if err != nil || other.Queue != r.Queue || other.RoutingKey != r.RoutingKey {
-				rt.Fatalf("%v gave %+v, %v, and then %+v, want no error, Queue = %v and RoutingKey = %v", delay, r, err, other, r.Queue, r.RoutingKey)
+				rt.Fatalf("a delay of %v: got the route %+v, error %v, and then the route %+v, want equal queues and keys and no error", delay, r, err, other)
 			}
 			inBounds(rt, r, delay, tolerance, time.Millisecond)
 			all = append(all, journey{r, dest})
@@ -111,7 +110,7 @@ func TestNativeDelays(t *testing.T) {
 	})
 }
 
-// Arbitrary delays use all queues evenly, and so do round delays.
+// Delays are distributed evenly over all queues, even if they are multiples of a second or a minute.
 func TestNativeSpreads(t *testing.T) {
 	s := newNative(t, dlx.NativeConfig{})
 	for _, step := range []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, time.Minute} {
@@ -125,11 +124,11 @@ func TestNativeSpreads(t *testing.T) {
 		}
 		for q, n := range count {
 			if n < 850 || n > 1150 {
-				t.Errorf("steps of %v: %s has %d of 4000 messages, want 850 to 1150", step, q, n)
+				t.Errorf("multiples of %v: %s has %d of 4000 messages, want 850 to 1150", step, q, n)
 			}
 		}
 		if len(count) != dlx.DefaultNativeQueues {
-			t.Errorf("steps of %v: got %v, want dlx.DefaultNativeQueues of them", step, count)
+			t.Errorf("multiples of %v: got the queues %v, want %d queues", step, count, dlx.DefaultNativeQueues)
 		}
 	}
 }
@@ -142,7 +141,7 @@ func TestNativeCanary(t *testing.T) {
 		bindings, routes := s.Canary(queue)
 		top, err := s.Topology().Merge(topology.Topology{Queues: []topology.Queue{{Name: queue}}, Bindings: bindings})
 		if err != nil {
-			t.Fatalf("%+v: %v", c, err)
+			t.Fatalf("%+v: merging the topologies: got %v, want no error", c, err)
 		}
 		var all []journey
 		var through []string
@@ -152,7 +151,7 @@ func TestNativeCanary(t *testing.T) {
 			through = append(through, r.Queue)
 		}
 		if _, err := arrive(t, top, all...); err != nil {
-			t.Errorf("%+v: %v", c, err)
+			t.Errorf("%+v: got %v, want each canary to arrive", c, err)
 		}
 		var holding []string
 		for _, q := range s.Topology().Queues {
@@ -161,7 +160,7 @@ func TestNativeCanary(t *testing.T) {
 			}
 		}
 		if !slices.Equal(through, holding) {
-			t.Errorf("messages pass through %v, want all of %v", through, holding)
+			t.Errorf("the canaries pass through %v, want %v", through, holding)
 		}
 	}
 }

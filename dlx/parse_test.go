@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The destination can be extracted from a routing key of any layout.
+// DestinationKey extracts the destination from a routing key in any layout.
 func TestDestinationKey(t *testing.T) {
 	strategies := []strategy{
 		newNative(t, dlx.NativeConfig{Queues: 12}),
@@ -22,7 +22,7 @@ func TestDestinationKey(t *testing.T) {
 			for _, delay := range []time.Duration{0, time.Minute, s.MaxDelay()} {
 				r, err := s.Route(d, delay, 0)
 				if err != nil {
-					continue // the name is too long, or the delay not declared
+					continue // the name is too long, or the delay is not declared
 				}
 				key, ok := dlx.DestinationKey(r.RoutingKey)
 				if !ok || key != d.Key(topology.DefaultPrefix) {
@@ -30,7 +30,7 @@ func TestDestinationKey(t *testing.T) {
 				}
 				got, ok := topology.DestinationOf(topology.DefaultPrefix, key)
 				if hashed := d.ToExchange() && len(d.RoutingKey) > 100; ok == hashed || ok && got != d {
-					t.Fatalf("DestinationOf(%q) = %+v, %t, want %+v unless the name is hashed", key, got, ok, d)
+					t.Fatalf("DestinationOf(%q) = %+v, %t, want %+v, %t", key, got, ok, d, !hashed)
 				}
 			}
 		}

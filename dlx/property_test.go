@@ -15,7 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// drawDelay prefers delays near a boundary: of the digits, of the maximum, of a resolution.
+// drawDelay returns a random delay, preferably near a boundary: a multiple of a digit's unit or the maximum, or one
+// resolution away from these.
 func drawDelay(t *rapid.T, s strategy, resolution time.Duration, rs []int) time.Duration {
 	maximum := s.MaxDelay()
 	unit := int64(resolution)
@@ -48,8 +49,8 @@ func drawTolerance(t *rapid.T) time.Duration {
 	return time.Duration(rapid.Int64Range(0, 1<<bits).Draw(t, "tolerance"))
 }
 
-// checkRoute checks everything that is promised about one route of a bucket layout. If there are
-// few numbers within the tolerance, it finds the best one by trying all.
+// checkRoute checks all promises about a route in a bucket layout. If the tolerance allows only a few numbers, it tries
+// all of them to find the one with the fewest hops.
 func checkRoute(t failer, bucket stepped, rs []int, dest topology.Destination, delay, tolerance time.Duration) topology.Route {
 	t.Helper()
 	r, err := bucket.Route(dest, delay, tolerance)
@@ -60,7 +61,7 @@ func checkRoute(t failer, bucket stepped, rs []int, dest topology.Destination, d
 	inBounds(t, r, delay, tolerance, res)
 	n := int64(r.Delay / res)
 	if r.Delay%res != 0 || r.Hops != nonZero(rs, n) {
-		t.Fatalf("a delay of %v was routed as %v with %d hops, want %d", delay, r.Delay, r.Hops, nonZero(rs, n))
+		t.Fatalf("a delay of %v: got a route with the delay %v and %d hops, want a multiple of %v and %d hops", delay, r.Delay, r.Hops, res, nonZero(rs, n))
 	}
 	lo := int64(delay / res)
 	if delay%res != 0 {
@@ -82,7 +83,7 @@ func checkRoute(t failer, bucket stepped, rs []int, dest topology.Destination, d
 		for m := lo; m <= hi; m++ {
 			better(m)
 		}
-	} else { // too many to try; the exhaustive test shows that these are enough
+	} else { // too many to try all; TestSmallLayoutsExhaustively shows that these candidates suffice
 		unit := int64(1)
 		for _, r := range rs {
 			better((lo + unit - 1) / unit * unit)
@@ -90,13 +91,13 @@ func checkRoute(t failer, bucket stepped, rs []int, dest topology.Destination, d
 		}
 	}
 	if n != best {
-		t.Fatalf("a delay of %v with tolerance %v is routed as %v (%d hops), but %v is better (%d hops)", delay, tolerance, r.Delay, r.Hops, time.Duration(best)*res, nonZero(rs, best))
+		t.Fatalf("a delay of %v with tolerance %v: got a route with the delay %v (%d hops), want %v (%d hops)", delay, tolerance, r.Delay, r.Hops, time.Duration(best)*res, nonZero(rs, best))
 	}
 	return r
 }
 
-// Every layout, every queue type and the ttl strategy are on one broker with one delivery exchange and all
-// destinations. No message ever reaches another destination.
+// Even if all strategies, layouts and queue types share one broker, one delivery exchange and all destinations, no
+// message reaches another destination.
 func TestAllStrategiesTogether(t *testing.T) {
 	dests := destinations()
 	cs := configs()
@@ -113,7 +114,7 @@ func TestAllStrategiesTogether(t *testing.T) {
 	}
 	strategies = append(strategies, newNative(t, dlx.NativeConfig{}), newNative(t, dlx.NativeConfig{Queues: 12, TopicPermissions: true}))
 
-	// These are messages to every destination by every strategy, without and with a delay.
+	// Each strategy sends messages to every destination, with and without a delay.
 	var all []journey
 	for i, s := range strategies {
 		for _, d := range dests {
@@ -127,8 +128,8 @@ func TestAllStrategiesTogether(t *testing.T) {
 				}
 				r, err := s.Route(d, delay, 0)
 				if err != nil {
-					if len(d.TargetQueue("delay")) < 180 { // the long names do not fit every layout
-						t.Fatalf(`%s %v to %+v: got %v, want no error for a queue name shorter than 180 bytes`, s.Name(), delay, d, err)
+					if len(d.TargetQueue("delay")) < 180 { // the long names do not fit into the keys of every layout
+						t.Fatalf("%s, a delay of %v to %+v: got %v, want no error for a queue name shorter than 180 bytes", s.Name(), delay, d, err)
 					}
 					continue
 				}
@@ -149,7 +150,7 @@ func TestAllStrategiesTogether(t *testing.T) {
 	}
 }
 
-// Layouts with random radices and resolutions deliver correctly, with two layouts on one broker.
+// Two layouts with random radices and resolutions on one broker deliver their messages correctly.
 func TestRandomRadices(t *testing.T) {
 	dests := []topology.Destination{{Queue: "a"}, {Queue: "a.b"}, {Queue: "b"}, {Queue: "0.a"}, {Queue: "#"}}
 	draw := func(t *rapid.T) dlx.BucketConfig {
@@ -171,7 +172,7 @@ func TestRandomRadices(t *testing.T) {
 		a, b := newBucket(rt, one), newBucket(rt, two)
 		same := slices.Equal(one.Radices, two.Radices) && a.Resolution() == b.Resolution()
 		if x, y := a.Topology().Queues[1].Name, b.Topology().Queues[1].Name; same != (x == y) {
-			rt.Fatalf("configurations %+v and %+v have the queues %s and %s, want the same name only for the same layout", one, two, x, y)
+			rt.Fatalf("configurations %+v and %+v: got the queue names %s and %s, want equal names: %t", one, two, x, y, same)
 		}
 		var all []journey
 		for range 5 {
@@ -187,19 +188,19 @@ func TestRandomRadices(t *testing.T) {
 	})
 }
 
-// In small layouts, every delay is routed correctly, and so is one nanosecond to either side of it, with every
-// tolerance up to the maximum.
+// In small layouts, this tests every delay and the ones that differ by a nanosecond, with every tolerance up to the
+// maximum.
 func TestSmallLayoutsExhaustively(t *testing.T) {
 	dest := topology.Destination{Queue: "a.b"}
 	dests := []topology.Destination{dest, {Queue: "b"}, {Queue: "0.b"}}
 	for _, rs := range [][]int{{2}, {5}, {2, 2}, {2, 3, 2}, {3, 2, 3}, {2, 2, 2, 2, 2}, {5, 4, 3}, {3, 3, 3, 3}, {10, 6}, {2, 7, 2, 3}} {
 		bucket := newBucket(t, dlx.BucketConfig{Radices: rs, Resolution: 10 * time.Millisecond})
 		res := bucket.Resolution()
-		all := map[time.Duration]journey{} // many delays and tolerances result in the same one
+		all := map[time.Duration]journey{} // by the delay of the route, because many delays and tolerances have the same route
 		check := func(delay, tolerance time.Duration) {
 			r := checkRoute(t, bucket, rs, dest, delay, tolerance)
 			if have, ok := all[r.Delay]; ok && !reflect.DeepEqual(have.Route, r) {
-				t.Fatalf("delay %v has two routes, %+v and %+v", r.Delay, have.Route, r)
+				t.Fatalf("delay %v: got the route %+v, want %+v, as before", r.Delay, r, have.Route)
 			}
 			all[r.Delay] = journey{r, dest}
 		}
@@ -216,15 +217,15 @@ func TestSmallLayoutsExhaustively(t *testing.T) {
 			}
 		}
 		if want := int(bucket.MaxDelay()/res) + 1; len(all) != want {
-			t.Errorf("%v: %d of %d delays were routed, want all", rs, len(all), want)
+			t.Errorf("radices %v: got routes with %d different delays, want %d", rs, len(all), want)
 		}
 		if _, err := arrive(t, world(t, dests, bucket), slices.Collect(maps.Values(all))...); err != nil {
-			t.Errorf("radices %v: a message does not arrive: %v", rs, err)
+			t.Errorf("radices %v: got %v, want each message to arrive", rs, err)
 		}
 	}
 }
 
-// Each queue of each layout is used by some delay, and delays messages by exactly the value of its digit.
+// Each queue in each layout is used for some delay, and delays messages by exactly the value of its digit.
 func TestEveryQueueIsReached(t *testing.T) {
 	dest := topology.Destination{Queue: "a"}
 	for _, c := range configs() {
@@ -239,24 +240,23 @@ func TestEveryQueueIsReached(t *testing.T) {
 		}
 		rests, err := arrive(t, world(t, []topology.Destination{dest}, bucket), all...)
 		if err != nil {
-			t.Fatalf("%+v: got %v, want every message to arrive", c, err)
+			t.Fatalf("%+v: got %v, want each message to arrive", c, err)
 		}
 		reached := map[string]bool{}
 		for _, r := range rests {
 			reached[r.Visited[0]] = true
 		}
-		if want := len(bucket.Topology().Queues) - 1; len(reached) != want { // all except the parked queue
-			t.Errorf("%+v: %d of %d queues are used, want all", c, len(reached), want)
+		if want := len(bucket.Topology().Queues) - 1; len(reached) != want { // except for the parked queue
+			t.Errorf("%+v: %d delay queues are used, want %d", c, len(reached), want)
 		}
 		if got := bucket.MaxDelay(); got != unit-bucket.Resolution() {
-			t.Errorf("%+v: maximum is %v, want %v", c, got, unit-bucket.Resolution())
+			t.Errorf("%+v: MaxDelay = %v, want %v", c, got, unit-bucket.Resolution())
 		}
 	}
 }
 
-// If its destination or a later queue is gone, a message is parked once, with a key that
-// shows where it was going. If the first queue is missing, the message is returned to a
-// mandatory publisher.
+// If its destination or a later delay queue is missing, a message is parked once, with a key that shows its
+// destination. If the first delay queue is missing, the message is returned to its publisher.
 func TestMissingQueues(t *testing.T) {
 	for _, c := range configs() {
 		bucket := newBucket(t, c)
@@ -269,7 +269,7 @@ func TestMissingQueues(t *testing.T) {
 		top := world(t, []topology.Destination{dest}, bucket)
 		rests, err := arrive(t, top, journey{r, dest})
 		if err != nil {
-			t.Fatalf("%+v: got %v, want every message to arrive", c, err)
+			t.Fatalf("%+v: got %v, want the message to arrive", c, err)
 		}
 		way := rests[0].Visited
 		err = onBroker(t, top, func(b *broker) error {
@@ -282,7 +282,7 @@ func TestMissingQueues(t *testing.T) {
 					return fmt.Errorf("without %s: %w", gone, err)
 				}
 				if got := all[0]; got.Returned != (i == 0) || i > 0 && !got.Rests[0].parked(r.RoutingKey, way[:i]) {
-					return fmt.Errorf("without %s: %+v", gone, got)
+					return fmt.Errorf("without %s: got %+v, want the message returned: %t, and otherwise parked", gone, got, i == 0)
 				}
 				if err := b.declare(only(top, gone)); err != nil {
 					return err
@@ -291,7 +291,7 @@ func TestMissingQueues(t *testing.T) {
 			return nil
 		})
 		if err != nil {
-			t.Errorf("%+v: a message does not arrive: %v", c, err)
+			t.Errorf("%+v: got %v, want no error", c, err)
 		}
 	}
 }
@@ -300,7 +300,7 @@ func (r rest) parked(key string, after []string) bool {
 	return r.Queue == "delay.parked" && r.RoutingKey == key && slices.Equal(r.Visited, after)
 }
 
-// only returns a queue of a topology with its bindings.
+// only returns one queue from a topology, with its bindings.
 func only(top topology.Topology, queue string) (part topology.Topology) {
 	for _, q := range top.Queues {
 		if q.Name == queue {
@@ -331,7 +331,7 @@ func FuzzRoute(f *testing.F) {
 		possible := delay >= 0 && tolerance >= 0 && time.Duration(delay) <= bucket.MaxDelay()
 		_, refused := bucket.Route(dest, 0, 0)
 		if (err == nil) != (possible && refused == nil) {
-			t.Fatalf("%+v: Route returned the error %v, and %v without a delay, want an error only for an invalid delay or destination", c, err, refused)
+			t.Fatalf("%+v: Route(%+v, %v, %v): got %v, want an error: %t", c, dest, time.Duration(delay), time.Duration(tolerance), err, !possible || refused != nil)
 		}
 		if err != nil {
 			return
@@ -349,7 +349,7 @@ func FuzzRoute(f *testing.F) {
 			t.Fatal(err)
 		}
 		if len(r.RoutingKey) > topology.MaxRoutingKey {
-			t.Fatalf("the routing key is %d bytes long, want at most topology.MaxRoutingKey", len(r.RoutingKey))
+			t.Fatalf("got a routing key of %d bytes, want at most %d", len(r.RoutingKey), topology.MaxRoutingKey)
 		}
 	})
 }

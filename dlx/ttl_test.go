@@ -40,16 +40,16 @@ func TestTTLConfigErrors(t *testing.T) {
 		for _, e := range flatten(c.config.Validate()) {
 			var f *topology.FieldError
 			if !errors.As(e, &f) || f.Of != "ttl" {
-				t.Errorf("%s: %v is not a *topology.FieldError", c.name, e)
+				t.Errorf(`%s: got %v, want a *topology.FieldError with Of = "ttl"`, c.name, e)
 				continue
 			}
 			got = append(got, f.Field)
 		}
 		if strings.Join(got, " ") != c.fields {
-			t.Errorf("%s: got errors for %v, want %s", c.name, got, c.fields)
+			t.Errorf("%s: got errors about the fields %v, want %q", c.name, got, c.fields)
 		}
 		if s, err := dlx.NewTTL(c.config); (s == nil) != (c.fields != "") || (err != nil) != (c.fields != "") {
-			t.Errorf("%s: NewTTL returned %v, %v, want errors about %q", c.name, s, err, c.fields)
+			t.Errorf("%s: NewTTL returned %v, %v, want a strategy or errors about the fields %q", c.name, s, err, c.fields)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func TestTTLRoute(t *testing.T) {
 			continue
 		}
 		if err != nil || r.Exchange != c.exchange || r.RoutingKey != c.key || r.Delay != c.took || r.Hops != c.hops || !r.Mandatory {
-			t.Errorf("%v with tolerance %v gave %+v, %v, want no error, Exchange = %v, RoutingKey = %v, Delay = %v, Hops = %v and Mandatory = true",
+			t.Errorf("%v with tolerance %v: got %+v, error %v, want no error, Exchange = %v, RoutingKey = %v, Delay = %v, Hops = %v and Mandatory = true",
 				c.delay, c.tolerance, r, err, c.exchange, c.key, c.took, c.hops)
 		}
 	}
@@ -106,7 +106,8 @@ func TestTTLRoute(t *testing.T) {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 	if !strict.Declares(15*time.Minute) || strict.Declares(time.Hour) || strict.Declares(0) || strict.Declares(49*time.Hour) {
-		t.Error("Declares returned true for an undeclared delay, or false for a declared one")
+		t.Errorf("Declares of 15m, 1h, 0 and 49h: got %t, %t, %t and %t, want true, false, false and false",
+			strict.Declares(15*time.Minute), strict.Declares(time.Hour), strict.Declares(0), strict.Declares(49*time.Hour))
 	}
 	if strict.MaxDelay() != 48*time.Hour {
 		t.Errorf("MaxDelay is %v, want 48h", strict.MaxDelay())
@@ -127,13 +128,13 @@ func TestTTLRandomDelays(t *testing.T) {
 			for _, dest := range picked {
 				r, err := s.Route(dest, d, 0)
 				if err != nil || r.Delay != d || r.Hops != 1 {
-					rt.Fatalf("%v gave %+v, %v, want no error, Delay = %v and Hops = 1", d, r, err, d)
+					rt.Fatalf("a delay of %v: got %+v, error %v, want the same Delay, Hops = 1 and no error", d, r, err)
 				}
 				all = append(all, journey{r, dest})
 			}
 		}
 		if !slices.Contains(delays, s.MaxDelay()) {
-			rt.Fatalf("the maximum delay %v is not one of the declared delays", s.MaxDelay())
+			rt.Fatalf("MaxDelay = %v, want one of the declared delays %v", s.MaxDelay(), delays)
 		}
 		if _, err := arrive(t, world(rt, picked, s, newBucket(rt, dlx.BucketConfig{Radices: []int{10}})), all...); err != nil {
 			rt.Fatal(err)

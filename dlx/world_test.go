@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// strategy is amqpx.Strategy, which this package must implement without importing it.
+// strategy is a copy of amqpx.Strategy, which this package must implement without importing it.
 type strategy interface {
 	Name() string
 	Topology() topology.Topology
@@ -20,7 +20,7 @@ type strategy interface {
 	MaxDelay() time.Duration
 }
 
-// stepped is a strategy for any delay, in steps.
+// stepped is a strategy that supports any delay, rounded up to its resolution.
 type stepped interface {
 	strategy
 	Resolution() time.Duration
@@ -39,9 +39,9 @@ type failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// destinations returns destinations that are chosen so that a wrong binding would deliver a message to the wrong one:
-// names that are endings of other names, wildcards, digits, dots in unusual places, and names that look like routing
-// keys of the strategies.
+// destinations returns destinations for which a wrong binding would probably deliver a message to the wrong one: names
+// that are suffixes of other names, wildcards, digits, dots in unusual places, and names that look like routing keys of
+// the strategies.
 func destinations() []topology.Destination {
 	dests := make([]topology.Destination, 0, 80)
 	for _, q := range []string{
@@ -71,7 +71,7 @@ func sink(d topology.Destination) string {
 	return "sink of " + d.Exchange
 }
 
-// world contains everything that the strategies and the destinations need on a broker, with all bindings.
+// world returns all objects that the strategies and the destinations need on a broker.
 func world(t failer, dests []topology.Destination, strategies ...strategy) topology.Topology {
 	t.Helper()
 	var parts []topology.Topology
@@ -85,20 +85,20 @@ func world(t failer, dests []topology.Destination, strategies ...strategy) topol
 			parts = append(parts, topology.Topology{Queues: []topology.Queue{{Name: d.Queue}}})
 		}
 		for _, s := range strategies {
-			if _, err := s.Route(d, 0, 0); err == nil { // the other destinations have names that are too long for it
+			if _, err := s.Route(d, 0, 0); err == nil { // the names of the other destinations are too long for this strategy
 				parts = append(parts, topology.Topology{Bindings: s.Bindings(d)})
 			}
 		}
 	}
 	all, err := topology.Topology{}.Merge(parts...)
 	if err != nil {
-		t.Fatalf("merging the topologies: %v", err)
+		t.Fatalf("merging the topologies: got %v, want no error", err)
 	}
 	return all
 }
 
-// exchangeDestination returns a destination's exchange, whose name shows its type, with a queue
-// behind it, and its route queue.
+// exchangeDestination returns the objects for a destination with an exchange: the exchange, whose type follows from its
+// name, a queue that is bound to it, and the route queue.
 func exchangeDestination(d topology.Destination) topology.Topology {
 	top := topology.Topology{Queues: []topology.Queue{d.RouteQueue(topology.DefaultPrefix)}}
 	if d.Exchange == "" {
@@ -127,8 +127,8 @@ type journey struct {
 	To topology.Destination
 }
 
-// arrive checks that each message reaches its destination and no other queue, after the delay and through the number of
-// different queues that its route says. It returns where the messages ended up.
+// arrive checks that each message reaches its destination and no other queue, after its route's delay and through its
+// route's number of different queues. It returns where the messages arrived.
 func arrive(t *testing.T, top topology.Topology, all ...journey) ([]rest, error) {
 	t.Helper()
 	routes := make([]topology.Route, len(all))
@@ -143,7 +143,7 @@ func arrive(t *testing.T, top topology.Topology, all ...journey) ([]rest, error)
 		}
 		for i, o := range outcomes {
 			if o.Returned {
-				return fmt.Errorf("%+v: it was returned", all[i])
+				return fmt.Errorf("%+v: the message was returned, want it to arrive", all[i])
 			}
 			rests[i] = o.Rests[0]
 			if err := all[i].check(rests[i]); err != nil {
@@ -163,21 +163,21 @@ func (j journey) check(got rest) error {
 	different := len(slices.Compact(slices.Sorted(slices.Values(got.Visited))))
 	switch {
 	case got.Queue != queue || got.RoutingKey != key:
-		return fmt.Errorf("it reached queue %q with key %q, want %q with %q", got.Queue, got.RoutingKey, queue, key)
+		return fmt.Errorf("the message reached queue %q with key %q, want %q with %q", got.Queue, got.RoutingKey, queue, key)
 	case got.After != j.Delay:
-		return fmt.Errorf("it took %v through %v, want %v", got.After, got.Visited, j.Delay)
+		return fmt.Errorf("the message arrived after %v through %v, want after %v", got.After, got.Visited, j.Delay)
 	case len(got.Visited) != hops || different != hops:
-		return fmt.Errorf("it passed through %v, want %d different queues", got.Visited, hops)
+		return fmt.Errorf("the message passed through the queues %v, want %d different ones", got.Visited, hops)
 	}
 	return nil
 }
 
-// inBounds checks that a route's delay is within the bounds that the interface promises.
+// inBounds checks that a route's delay is within the bounds that the Strategy interface promises.
 func inBounds(t failer, r topology.Route, delay, tolerance, resolution time.Duration) {
 	t.Helper()
 	if r.Delay < delay || r.Delay-delay >= resolution && r.Delay-delay > tolerance {
-		t.Fatalf("a delay of %v with tolerance %v was routed with %v at resolution %v, which is too short or too long",
-			delay, tolerance, r.Delay, resolution)
+		t.Fatalf("a delay of %v with tolerance %v and resolution %v: got a route with the delay %v, want it not shorter, and longer by less than the resolution or at most the tolerance",
+			delay, tolerance, resolution, r.Delay)
 	}
 }
 
@@ -208,7 +208,7 @@ func newNative(t failer, c dlx.NativeConfig) *dlx.Native {
 	return s
 }
 
-// radices repeats, independently of the code, the radices that Bucket documents for its layouts.
+// radices returns the radices that Bucket documents for its layouts, independently of the code.
 func radices(c dlx.BucketConfig) []int {
 	if len(c.Radices) > 0 {
 		return c.Radices
@@ -228,7 +228,7 @@ func radices(c dlx.BucketConfig) []int {
 	c = c.WithDefaults()
 	rs, ok := known[fmt.Sprintf("%s %v", c.Layout, c.Resolution)]
 	if !ok {
-		panic(fmt.Sprintf("no radices written down for %+v", c))
+		panic(fmt.Sprintf("radices has no entry for %+v", c))
 	}
 	return rs
 }

@@ -33,7 +33,7 @@ func topologies() *rapid.Generator[Topology] {
 			top.Exchanges = append(top.Exchanges, Exchange{Name: name.Draw(t, "name"), Kind: "topic"})
 		}
 		for range rapid.IntRange(0, 4).Draw(t, "queues") {
-			n := name.Draw(t, "name") // the name determines the queue, so that no two queues contradict each other
+			n := name.Draw(t, "name") // one definition for each name, so that definitions never conflict
 			ttl := time.Duration(n[0]) * time.Second
 			top.Queues = append(top.Queues, Queue{Name: n, MessageTTL: &ttl})
 		}
@@ -44,8 +44,7 @@ func topologies() *rapid.Generator[Topology] {
 	})
 }
 
-// Merging is idempotent and associative, and the order of the operands determines only the order of
-// the objects.
+// Merge is idempotent and associative, and the order of the operands determines only the order of the objects.
 func TestMergeLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b, c := topologies().Draw(t, "a"), topologies().Draw(t, "b"), topologies().Draw(t, "c")
@@ -58,15 +57,15 @@ func TestMergeLaws(t *testing.T) {
 		}
 		text := func(x Topology) string { return fmt.Sprintf("%v %v %v", x.Exchanges, len(x.Queues), x.Bindings) }
 		ab := merge(a, b)
-		if text(merge(ab, a, b)) != text(ab) {
-			t.Fatalf("merging the operands again: got %s, want %s", text(merge(ab, a, b)), text(ab))
+		if again := merge(ab, a, b); text(again) != text(ab) {
+			t.Fatalf("merging a and b again: got %s, want %s", text(again), text(ab))
 		}
-		if text(merge(ab, c)) != text(merge(a, merge(b, c))) {
-			t.Fatalf("(a+b)+c is %s, want a+(b+c), which is %s", text(merge(ab, c)), text(merge(a, merge(b, c))))
+		if left, right := merge(ab, c), merge(a, merge(b, c)); text(left) != text(right) {
+			t.Fatalf("merging a and b, and then c: got %s, want %s, as for a and the merged b and c", text(left), text(right))
 		}
 		ba := merge(b, a)
 		if len(ba.Exchanges) != len(ab.Exchanges) || len(ba.Queues) != len(ab.Queues) || len(ba.Bindings) != len(ab.Bindings) {
-			t.Fatalf("b+a is %s, want the same objects as a+b, which is %s", text(ba), text(ab))
+			t.Fatalf("merging b and a: got %s, want the same numbers of objects as for a and b: %s", text(ba), text(ab))
 		}
 	})
 }

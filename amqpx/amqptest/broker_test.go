@@ -19,9 +19,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// Heartbeats keep an idle connection open for an hour. A client that has stopped is
-// disconnected after two intervals, and its unacknowledged messages return to the queue.
-// A client that did not ask for heartbeats gets none.
+// Heartbeats keep an idle connection open. A client that sends nothing is disconnected after two intervals, and its
+// unacknowledged messages return to the queue. A server without a heartbeat interval sends no heartbeats.
 func TestHeartbeats(t *testing.T) {
 	bubble(t, amqptest.Options{}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
 		if conn.Config.Heartbeat != 0 {
@@ -54,7 +53,7 @@ func TestHeartbeats(t *testing.T) {
 		wire.stopped.Store(true)
 		<-time.After(9 * time.Second)
 		if q, _ := srv.Queue("q"); q.Unacked != 1 {
-			t.Errorf("%d messages are held, want 1", q.Unacked)
+			t.Errorf("after 9s without heartbeats: %d messages are unacknowledged, want 1", q.Unacked)
 		}
 		<-time.After(20 * time.Second)
 		if q, _ := srv.Queue("q"); q.Unacked != 0 || q.Ready != 1 || len(srv.Connections()) != 1 {
@@ -63,7 +62,7 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
-// deaf is a connection whose writes are dropped once it has been stopped.
+// deaf is a connection that drops what is written to it once stopped is true.
 type deaf struct {
 	net.Conn
 
@@ -89,7 +88,7 @@ func TestUsersAndVHosts(t *testing.T) {
 		}
 		for vhost, want := range map[string]string{"": "access to vhost '/' refused for user 'shop'", "none": "vhost none not found"} {
 			if _, err := dial(strings.Replace(srv.URL(), "/?", "/"+vhost+"?", 1)); !says(err, 530, want) {
-				t.Errorf("%q: got %v, want reply 530 %q", vhost, err, want)
+				t.Errorf("virtual host %q: got %v, want reply 530 %q", vhost, err, want)
 			}
 		}
 		conn, err := dial(strings.Replace(srv.URL(), "/?", "/shop?", 1))
@@ -99,7 +98,7 @@ func TestUsersAndVHosts(t *testing.T) {
 		defer conn.Close()
 		ch, returned := confirming(t, conn)
 		if !publish(t, ch, "", "nowhere", amqp.Publishing{}).Wait() || len(returned) != 1 {
-			t.Error("a message by a permitted exchange was not returned")
+			t.Errorf("after an unroutable message to a permitted exchange: got %d returns, want 1", len(returned))
 		}
 		for _, try := range []struct {
 			want string
@@ -125,28 +124,28 @@ func TestUsersAndVHosts(t *testing.T) {
 			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 			err := try.do(ch)
 			if reason := <-closed; err == nil || !strings.Contains(reason.Reason, try.want) {
-				t.Errorf("got %v, want %q", reason, try.want)
+				t.Errorf("the method returned %v and the channel was closed with %v, want an error, and %q for both", err, reason, try.want)
 			}
 		}
 	})
 }
 
-// The plugin probe reports whether the server has the plugin, which it concludes from the refusals of each version.
+// The plugin probe, which relies on the refusals of each RabbitMQ version, reports whether the server has the plugin.
 func TestPlugin(t *testing.T) {
 	for _, version := range []string{"3.10.8", "4.0.5", "4.3.0"} {
 		for _, there := range []bool{true, false} {
 			srv := amqptest.NewServer(amqptest.Options{Version: version, Plugin: there})
 			err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
 			if there != (err == nil) || !there && !errors.Is(err, live.ErrNoPlugin) {
-				t.Errorf("%s, plugin %v: got %v, want live.ErrNoPlugin only without the plugin", version, there, err)
+				t.Errorf("RabbitMQ %s with the plugin: %t: got %v, want live.ErrNoPlugin only without the plugin", version, there, err)
 			}
 			srv.Close()
 		}
 	}
 }
 
-// A body is split into as many frames as it needs, in both directions. A body that is too large is
-// refused with the broker's text.
+// A large body is split into several frames, in both directions. A body that is too large is refused with RabbitMQ's
+// text.
 func TestBodies(t *testing.T) {
 	bubble(t, amqptest.Options{FrameMax: 8192, MaxMessageSize: 100_000}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
 		ch, _ := confirming(t, conn)
@@ -154,7 +153,7 @@ func TestBodies(t *testing.T) {
 		for _, size := range []int{0, 1, 8184, 8185, 100_000} {
 			body := []byte(strings.Repeat("x", size))
 			if !publish(t, ch, "", "q", amqp.Publishing{Body: body, Headers: amqp.Table{"size": int64(size)}}).Wait() {
-				t.Fatalf("a message of %d bytes was not confirmed", size)
+				t.Fatalf("a message of %d bytes was nacked, want a confirm", size)
 			}
 			d, ok, err := ch.Get("q", true)
 			if err != nil || !ok || !bytes.Equal(d.Body, body) || d.Headers["size"] != int64(size) {
@@ -169,8 +168,8 @@ func TestBodies(t *testing.T) {
 	})
 }
 
-// If two clients create the same binding at the same time, the second one is told that the binding exists before the
-// binding routes messages.
+// If two clients create the same binding at the same time, the second one gets its answer before the binding routes
+// messages.
 func TestLateBindings(t *testing.T) {
 	bubble(t, amqptest.Options{Version: "4.0.5", LateBindings: 50 * time.Millisecond}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
 		ch, returned := confirming(t, conn)
@@ -186,22 +185,22 @@ func TestLateBindings(t *testing.T) {
 		}()
 		synctest.Wait()
 		if err := second.QueueBind("q", "k", "amq.topic", false, nil); err != nil || time.Since(began) != 0 {
-			t.Errorf("the second bind: got %v after %v, want success immediately", err, time.Since(began))
+			t.Errorf("the second bind: got %v after %v, want no error immediately", err, time.Since(began))
 		}
 		if publish(t, ch, "amq.topic", "k", amqp.Publishing{}).Wait(); len(returned) != 1 {
-			t.Error("the binding routes before it is effective")
+			t.Errorf("got %d returns before the binding is effective, want 1", len(returned))
 		}
 		if took := <-slow; took != 50*time.Millisecond {
 			t.Errorf("the first bind was answered after %v, want 50ms", took)
 		}
 		if publish(t, ch, "amq.topic", "k", amqp.Publishing{}).Wait(); len(returned) != 1 {
-			t.Error("the exchange does not route by the binding after it became effective")
+			t.Errorf("got %d returns after the binding became effective, want still 1", len(returned))
 		}
 	})
 }
 
-// The exclusive objects of a connection are deleted with it. Other clients are notified of what
-// they lose.
+// Exclusive queues are deleted with their connection, auto-delete queues with their last consumer, and unused queues
+// after x-expires.
 func TestExclusiveAndAutoDelete(t *testing.T) {
 	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		other, err := srv.Connect()
@@ -211,7 +210,7 @@ func TestExclusiveAndAutoDelete(t *testing.T) {
 		ch := channel(t, other)
 		named, err := ch.QueueDeclare("", false, false, true, false, nil)
 		if err != nil || !strings.HasPrefix(named.Name, "amq.gen-") {
-			t.Fatalf(`got %q, %v, want no error and a text beginning with "amq.gen-"`, named.Name, err)
+			t.Fatalf(`got the queue name %q, error %v, want a name that starts with "amq.gen-" and no error`, named.Name, err)
 		}
 		if _, err := ch.QueueDeclare("auto", true, true, false, false, nil); err != nil {
 			t.Fatal(err)
@@ -220,7 +219,7 @@ func TestExclusiveAndAutoDelete(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := srv.Queues(); !slices.Equal(got, []string{named.Name, "auto"}) {
-			t.Errorf(`queues %q, want only %q and "auto"`, got, named.Name)
+			t.Errorf(`got the queues %q, want [%q "auto"]`, got, named.Name)
 		}
 		_ = other.Close()
 		if got := srv.Queues(); len(got) != 0 {
@@ -230,17 +229,17 @@ func TestExclusiveAndAutoDelete(t *testing.T) {
 		queue(t, mine, "unused", amqp.Table{"x-expires": int64(60_000)})
 		<-time.After(59 * time.Second)
 		if _, ok := srv.Queue("unused"); !ok {
-			t.Error("the queue expired too early")
+			t.Error("the queue unused does not exist after 59s, want it to exist for 60s")
 		}
 		<-time.After(2 * time.Second)
 		if _, ok := srv.Queue("unused"); ok {
-			t.Error("the unused queue still exists after its x-expires")
+			t.Error("the queue unused exists after 61s, want it deleted after 60s")
 		}
 	})
 }
 
-// Prefetch limits how many messages a consumer holds, consumers take turns, and a single active
-// consumer gets all messages until it ends.
+// The prefetch limits how many unacknowledged messages a consumer has, consumers receive messages in turn, and a single
+// active consumer receives all messages until its channel is closed.
 func TestConsumers(t *testing.T) {
 	bubble(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		pub := channel(t, conn)
@@ -270,7 +269,7 @@ func TestConsumers(t *testing.T) {
 		for i := range 10 {
 			for _, q := range []string{"turns", "single"} {
 				if err := pub.Publish("", q, false, false, amqp.Publishing{MessageId: fmt.Sprint(i)}); err != nil {
-					t.Fatalf("queue %s: %v", q, err)
+					t.Fatalf("publishing to %s: got %v, want no error", q, err)
 				}
 			}
 		}
@@ -279,12 +278,12 @@ func TestConsumers(t *testing.T) {
 			t.Errorf("got %d, %d, %d and %d deliveries, want 2, 3, 1 and 0", len(a), len(b), len(c), len(d))
 		}
 		if x := <-a; x.MessageId != "0" || x.Ack(true) != nil {
-			t.Errorf(`the first consumer got %s, want "0", which can be acknowledged`, x.MessageId)
+			t.Errorf(`the first consumer got the message %q, want "0", which can be acknowledged`, x.MessageId)
 		}
 		_ = first.Close()
 		synctest.Wait()
 		if x := <-d; x.MessageId != "0" || !x.Redelivered {
-			t.Errorf(`the next single consumer got %s, want "0" and Redelivered = true`, x.MessageId)
+			t.Errorf(`the next single active consumer got the message %q with Redelivered = %t, want "0" and true`, x.MessageId, x.Redelivered)
 		}
 		if q, _ := srv.Queue("turns"); q.Ready != 4 || q.Unacked != 5 || q.Consumers != 2 {
 			t.Errorf("got %d ready and %d unacknowledged messages and %d consumers, want 4, 5 and 2", q.Ready, q.Unacked, q.Consumers)
@@ -292,7 +291,7 @@ func TestConsumers(t *testing.T) {
 	})
 }
 
-// The operations of a client can be counted and inspected.
+// The server's state and the client's operations can be inspected.
 func TestLooking(t *testing.T) {
 	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		ch := channel(t, conn)
@@ -313,10 +312,10 @@ func TestLooking(t *testing.T) {
 		}
 		q, _ := srv.Queue("q")
 		if m := q.Messages[0]; q.Type != "quorum" || string(m.Body) != "m" || m.Exchange != "x" || m.RoutingKey != "a.b" || time.Until(m.Expires) != time.Minute {
-			t.Errorf(`got %+v, want Type = "quorum", Body = "m", Exchange = "x", RoutingKey = "a.b" and time.Until(Expires) = 1m`, q)
+			t.Errorf(`got the queue %+v, want the type "quorum" and a message "m" from the exchange "x" with the key "a.b", which expires in 1m`, q)
 		}
 		if b := srv.Bindings("x"); len(b) != 1 || b[0].Queue != "q" || b[0].RoutingKey != "a.*" {
-			t.Errorf(`got the bindings %+v, want one, of the queue "q" with the key "a.*"`, b)
+			t.Errorf(`got the bindings %+v, want one, for the queue "q" with the key "a.*"`, b)
 		}
 		if x := srv.Exchanges(); len(x) != 1 || x[0].Name != "x" || x[0].Type != "topic" {
 			t.Errorf(`got the exchanges %+v, want the topic exchange "x" only`, x)
@@ -324,16 +323,16 @@ func TestLooking(t *testing.T) {
 		srv.CloseConnections("maintenance")
 		synctest.Wait()
 		if !conn.IsClosed() || len(srv.Connections()) != 0 {
-			t.Error("the connection is still open after CloseConnections")
+			t.Errorf("after CloseConnections: got a closed connection: %t and %d connections on the server, want true and 0", conn.IsClosed(), len(srv.Connections()))
 		}
 	})
 }
 
-// Invalid options are reported immediately.
+// NewServer panics if the options are invalid.
 func TestOptionsAreChecked(t *testing.T) {
 	defer func() {
 		if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), "expected one like 4.3.0") {
-			t.Errorf(`got %v, want an error with "expected one like 4.3.0"`, r)
+			t.Errorf(`got the panic %v, want one with "expected one like 4.3.0"`, r)
 		}
 	}()
 	amqptest.NewServer(amqptest.Options{Version: "latest"})

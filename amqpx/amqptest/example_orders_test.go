@@ -98,7 +98,7 @@ func status(t *testing.T, db *sql.DB, id string) (s string) {
 	return s
 }
 
-// The test that docs/testing.md shows is the one in this file.
+// The test in docs/testing.md is a copy of the one in this file.
 func TestPageShowsThisTest(t *testing.T) {
 	readme, err := os.ReadFile("../../docs/testing.md")
 	if err != nil {
@@ -108,13 +108,13 @@ func TestPageShowsThisTest(t *testing.T) {
 	_, code, opened := strings.Cut(section, "```go\n")
 	code, _, closed := strings.Cut(code, "```\n")
 	if !found || !opened || !closed {
-		t.Fatal("docs/testing.md has no section with the code")
+		t.Fatal(`docs/testing.md has no code block in the section "A delayed message", want one`)
 	}
 	own, err := os.ReadFile("example_orders_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(own), code) {
-		t.Errorf("docs/testing.md shows code that is not in this file:\n%s", code)
+		t.Errorf("docs/testing.md contains code that is not in this file, want a copy:\n%s", code)
 	}
 }

@@ -63,7 +63,7 @@ func TestReminders(t *testing.T) {
 			time.Sleep(step.wait)
 			synctest.Wait()
 			if got := reminded.Load(); got != step.reminded {
-				t.Errorf("%d reminders after %v more, want %d", got, step.wait, step.reminded)
+				t.Errorf("%d reminders were handled after another %v, want %d", got, step.wait, step.reminded)
 			}
 		}
 	})

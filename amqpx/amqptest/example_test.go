@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// One line makes the broker refuse a queue's messages, and another one makes it accept them again.
-// TestUnpaidOrderExpires, which is in docs/testing.md, shows virtual time.
+// Makes the broker refuse a queue's messages, and then accept them again. For a test in virtual time, see
+// TestUnpaidOrderExpires in docs/testing.md.
 func ExampleServer_Nack() {
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5"})
 	defer srv.Close()

@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// spy is a test that is allowed to fail.
+// spy is a testing.TB that records failures instead of failing the test.
 type spy struct {
 	testing.TB
 
@@ -32,7 +32,7 @@ func (s *spy) Errorf(format string, args ...any) {
 }
 func (s *spy) Fatalf(format string, args ...any) { s.Errorf(format, args...); panic(fatal{}) }
 
-// failure runs do, and returns the text with which do failed the test.
+// failure runs do, and returns the texts of its failures.
 func failure(t *testing.T, do func(t testing.TB)) string {
 	t.Helper()
 	s := &spy{TB: t}
@@ -69,7 +69,7 @@ func strategy[S amqpx.Strategy](t *testing.T) func(S, error) amqpx.Strategy {
 	}
 }
 
-// Whatever delays a message, Expect finds it under the queue in which it will arrive, until it is consumed.
+// With each strategy, Expect finds a delayed message by the queue in which it will arrive, until it is consumed.
 func TestExpect(t *testing.T) {
 	for name, s := range map[string]amqpx.Strategy{
 		"bucket": strategy[*dlx.Bucket](t)(dlx.NewBucket(dlx.BucketConfig{})), "prefix": strategy[*dlx.Bucket](t)(dlx.NewBucket(dlx.BucketConfig{Prefix: "later"})),
@@ -87,7 +87,7 @@ func TestExpect(t *testing.T) {
 					ch := plainChannel(t, srv)
 					for _, q := range []string{"q", "other"} {
 						if _, err := ch.QueueDeclare(q, true, false, false, false, amqp.Table{"x-queue-type": "classic"}); err != nil {
-							t.Fatalf("queue %s: %v", q, err)
+							t.Fatalf("declaring or binding the queue %s: got %v, want no error", q, err)
 						}
 					}
 				}
@@ -99,16 +99,16 @@ func TestExpect(t *testing.T) {
 				due := time.Now().Add(90 * time.Second)
 				got := srv.Expect(t, amqptest.Want{Queue: "q", ID: "a", Type: "paid", Body: `{ "order": 42 }`, In: 90 * time.Second, Within: time.Millisecond})
 				if got.In == "q" || !got.Due.Equal(due) || string(got.Body) != `{"order":42}` {
-					t.Errorf(`got a message in %q, due %v, with the body %q, want a delay queue, %v and "{"order":42}"`, got.In, got.Due, got.Body, due)
+					t.Errorf(`got a message in the queue %q with the due time %v and the body %q, want a delay queue, %v and {"order":42}`, got.In, got.Due, got.Body, due)
 				}
 				srv.ExpectNone(t, amqptest.Want{Queue: "other"})
 				srv.ExpectNone(t, amqptest.Want{Queue: "q", Due: due.Add(2 * time.Second)})
 				srv.RunUntilIdle(t, time.Hour)
 				if got := srv.Expect(t, amqptest.Want{Queue: "q", Due: due}); got.In != "q" {
-					t.Errorf("when due, the message is in %q, want q", got.In)
+					t.Errorf(`when due, the message is in the queue %q, want "q"`, got.In)
 				}
 				if late := time.Since(due); late < 0 || late > 2*time.Second {
-					t.Errorf("RunUntilIdle ended %v after the due time, want 0 to 2s", late)
+					t.Errorf("RunUntilIdle returned %v after the due time, want 0 to 2s", late)
 				}
 				if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); err != nil {
 					t.Fatal(err)
@@ -117,16 +117,16 @@ func TestExpect(t *testing.T) {
 				go func() {
 					_ = c.Consume(t.Context(), "q", func(context.Context, *amqpx.Delivery) error { consumed++; return nil })
 				}()
-				srv.RunUntilIdle(t, time.Hour) // messages in the queue named other are ignored
+				srv.RunUntilIdle(t, time.Hour) // does not wait for the message in the queue other, which has no consumer
 				if srv.ExpectNone(t, amqptest.Want{Queue: "q"}); consumed != 1 {
-					t.Errorf("consumed %d, want 1", consumed)
+					t.Errorf("consumed %d messages, want 1", consumed)
 				}
 			})
 		})
 	}
 }
 
-// A message that is sent to an exchange is found under each queue that receives it.
+// Expect finds a message to an exchange by each queue that will receive it.
 func TestExpectThroughExchange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})
@@ -137,10 +137,10 @@ func TestExpectThroughExchange(t *testing.T) {
 		}
 		for _, q := range []string{"mail", "audit"} {
 			if _, err := ch.QueueDeclare(q, true, false, false, false, nil); err != nil {
-				t.Fatalf("queue %s: %v", q, err)
+				t.Fatalf("declaring or binding the queue %s: got %v, want no error", q, err)
 			}
 			if err := ch.QueueBind(q, "", "shop", false, nil); err != nil {
-				t.Fatalf("queue %s: %v", q, err)
+				t.Fatalf("declaring or binding the queue %s: got %v, want no error", q, err)
 			}
 		}
 		if err := c.Send(t.Context(), amqpx.Message{ID: "a", Exchange: "shop", RoutingKey: "paid", Delay: time.Hour}); err != nil {
@@ -167,7 +167,7 @@ func plainChannel(t *testing.T, srv *amqptest.Server) *amqp.Channel {
 	return ch
 }
 
-// A failure shows which messages wait instead, and how they differ.
+// A failure lists the waiting messages and how they differ from the expected one.
 func TestExpectFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})
@@ -177,7 +177,7 @@ func TestExpectFailures(t *testing.T) {
 		}
 		for i, delay := range []time.Duration{time.Minute, 15 * time.Minute} {
 			if err := c.Send(t.Context(), amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: delay, Body: []byte("x")}); err != nil {
-				t.Fatalf("delay %v: %v", delay, err)
+				t.Fatalf("Send with a delay of %v: got %v, want no error", delay, err)
 			}
 		}
 		for _, x := range []struct {
@@ -202,10 +202,10 @@ func TestExpectFailures(t *testing.T) {
 		}
 		got := failure(t, func(t testing.TB) { t.Helper(); srv.ExpectNone(t, amqptest.Want{Queue: "q", ID: "1"}) })
 		if !strings.Contains(got, `expected no message for queue "q", id "1"; found:`) {
-			t.Errorf(`got %q, want a text with "expected no message for queue \"q\", id \"1\"; found:"`, got)
+			t.Errorf(`got the failure %q, want one with "expected no message for queue \"q\", id \"1\"; found:"`, got)
 		}
 		if strings.Contains(got, `id "0"`) {
-			t.Errorf("another message is named: %s", got)
+			t.Errorf(`got the failure %q, want it without the message with the id "0"`, got)
 		}
 		for text, want := range map[string]amqptest.Want{
 			"Want.Queue is not set":     {ID: "1"},
@@ -216,7 +216,7 @@ func TestExpectFailures(t *testing.T) {
 				func(t testing.TB) { t.Helper(); srv.ExpectNone(t, want) },
 			} {
 				if got := failure(t, expect); !strings.HasPrefix(got, text) {
-					t.Errorf("%s: failure is %q, want %q", want, got, text)
+					t.Errorf("%s: got the failure %q, want it to start with %q", want, got, text)
 				}
 			}
 		}
@@ -226,8 +226,8 @@ func TestExpectFailures(t *testing.T) {
 	})
 }
 
-// If an expected event does not happen, RunUntilIdle waits until the limit and then reports the event. In a bubble,
-// that takes seconds of real time.
+// If an expected event does not happen, RunUntilIdle waits until its limit and then reports the event. It polls rarely
+// enough that a week in a bubble takes only seconds.
 func TestRunUntilIdleOfAnEventThatNeverHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})
@@ -237,12 +237,12 @@ func TestRunUntilIdleOfAnEventThatNeverHappens(t *testing.T) {
 			srv.RunUntilIdle(t, 7*24*time.Hour, func() time.Time { asked++; return due })
 		})
 		if want := "not idle after 7d: something outside the server is due since 6d23h (2000-01-01T01:00:00.000Z)"; got != want || asked > 11_000 {
-			t.Errorf("asked %d times; got %q, want %q", asked, got, want)
+			t.Errorf("got the failure %q after %d polls, want %q after at most 11000", got, asked, want)
 		}
 	})
 }
 
-// RunUntilIdle returns only after all retries, and all events that its caller names, are over.
+// RunUntilIdle returns only after all retries and all events that its caller reports are over.
 func TestRunUntilIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})
@@ -268,10 +268,10 @@ func TestRunUntilIdle(t *testing.T) {
 		})
 		srv.Expect(t, amqptest.Want{Queue: "q.dead", ID: "a"})
 		if took := time.Since(began); runs != 4 || took < 60*24*time.Hour || took > 60*24*time.Hour+time.Minute {
-			t.Errorf("got %d runs, and idle after %v, want 4, and idle after %v to %v", runs, took, 60*24*time.Hour, 60*24*time.Hour+time.Minute)
+			t.Errorf("got %d runs, and RunUntilIdle returned after %v, want 4 runs and %v to %v", runs, took, 60*24*time.Hour, 60*24*time.Hour+time.Minute)
 		}
 	})
-	// In real time.
+	// It also works in real time, outside of a bubble.
 	srv := amqptest.Start(t, amqptest.Options{})
 	c := opened(t, srv, amqpx.Config{})
 	if err := c.Send(t.Context(), amqpx.Message{ID: "a", Queue: "q", Delay: 50 * time.Millisecond}); err != nil {
@@ -279,6 +279,6 @@ func TestRunUntilIdle(t *testing.T) {
 	}
 	srv.RunUntilIdle(t, time.Minute)
 	if got := srv.Expect(t, amqptest.Want{Queue: "q"}); got.In != "q" || time.Now().Before(got.Due) {
-		t.Errorf("found in %q, %v before the due time, want it in q when due", got.In, time.Until(got.Due))
+		t.Errorf(`got the message in the queue %q, %v before its due time, want it in "q" and due`, got.In, time.Until(got.Due))
 	}
 }

@@ -1,6 +1,6 @@
 package amqptest
 
-// RoundTrips returns how many times clients have sent a method that has an answer, including calls with no-wait.
+// RoundTrips returns how many times clients have called methods that have an answer, including calls with no-wait.
 func RoundTrips(s *Server) (n int) {
 	s.do(func() {
 		for m, k := range s.calls {

@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// bubble runs f with a server and a plain connection in its own bubble.
+// bubble runs f in a separate bubble, with a server and a plain connection.
 func bubble(t *testing.T, opts amqptest.Options, f func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -69,19 +69,19 @@ func TestConfirmReturnNackSilence(t *testing.T) {
 		ch, returned := confirming(t, conn)
 		queue(t, ch, "q", nil)
 		if !publish(t, ch, "", "q", amqp.Publishing{Body: []byte("1")}).Wait() || len(returned) != 0 {
-			t.Error("a message for an existing queue was not confirmed, or was returned")
+			t.Errorf("a message for an existing queue was not confirmed, or was returned (%d returns), want a confirm and no return", len(returned))
 		}
 		if !publish(t, ch, "", "none", amqp.Publishing{}).Wait() || len(returned) != 1 {
-			t.Error("a message for a missing queue was not returned before its confirm")
+			t.Errorf("after a message for a missing queue: got %d returns before its confirm, want 1", len(returned))
 		}
 		undo := srv.Nack("q")
 		if publish(t, ch, "", "q", amqp.Publishing{}).Wait() {
-			t.Error("a publish was confirmed in spite of Nack")
+			t.Error("a publish after Nack was confirmed, want a nack")
 		}
 		undo()
 		undo = srv.Return("q")
 		if !publish(t, ch, "", "q", amqp.Publishing{}).Wait() || len(returned) != 2 {
-			t.Error("the message was not returned and confirmed")
+			t.Errorf("after Return: got %d returns before the confirm, want 2", len(returned))
 		}
 		undo()
 		undo = srv.Silence("q")
@@ -89,11 +89,11 @@ func TestConfirmReturnNackSilence(t *testing.T) {
 		<-time.After(time.Hour)
 		synctest.Wait()
 		if dc.Acked() {
-			t.Error("the broker confirmed a publish in spite of Silence")
+			t.Error("a publish after Silence was confirmed, want no answer")
 		}
 		undo()
 		if !dc.Wait() {
-			t.Error("no confirm came after Silence was undone")
+			t.Error("after Silence was undone, the publish was nacked, want a confirm")
 		}
 		q, _ := srv.Queue("q")
 		if q.Ready != 2 || string(q.Messages[1].Body) != "2" || srv.Publishes("") != 5 {
@@ -119,7 +119,7 @@ func TestRefuseAndDeny(t *testing.T) {
 		}
 		undo()
 		if _, err := channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
-			t.Error(err)
+			t.Errorf("QueueDeclarePassive after Refuse was undone: got %v, want no error", err)
 		}
 		srv.Refuse("q", amqp.InternalError, "it broke")
 		_, err = channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil)
@@ -155,7 +155,7 @@ func TestBlock(t *testing.T) {
 		}
 		<-time.After(time.Hour)
 		if !dc.Wait() || later.Acked() {
-			t.Error("the first publish was not confirmed, or the second one was, while publishers are blocked")
+			t.Errorf("while publishers are blocked: the second publish was confirmed: %t, want only the first one confirmed", later.Acked())
 		}
 		srv.Unblock()
 		if b := <-blocked; b.Active || !later.Wait() {
@@ -170,10 +170,10 @@ func TestCutAndLoseAndDelay(t *testing.T) {
 		ch, _ := confirming(t, conn)
 		queue(t, ch, "q", nil)
 		if !publish(t, ch, "", "q", amqp.Publishing{}).Wait() || publish(t, ch, "", "q", amqp.Publishing{}).Wait() {
-			t.Error("the first confirm was lost, or the second one was not")
+			t.Error("the first confirm was lost, or the second one was received, want only the second one lost")
 		}
 		if q, _ := srv.Queue("q"); q.Ready != 2 || !conn.IsClosed() {
-			t.Errorf("%d messages are ready, want 2 and a closed connection", q.Ready)
+			t.Errorf("got %d ready messages and a closed connection: %t, want 2 and true", q.Ready, conn.IsClosed())
 		}
 		again, err := srv.Connect()
 		if err != nil {
@@ -185,12 +185,12 @@ func TestCutAndLoseAndDelay(t *testing.T) {
 		began := time.Now()
 		queue(t, fast, "quick", nil)
 		if took := time.Since(began); took != 0 {
-			t.Errorf("the other channel took %v, want no time", took)
+			t.Errorf("a method on another channel took %v, want 0s", took)
 		}
 		queue(t, slow, "slow", nil)
 		queue(t, slow, "after", nil)
 		if took := time.Since(began); took != time.Minute {
-			t.Errorf("the blocked method took %v, want 1m", took)
+			t.Errorf("the delayed method took %v, want 1m", took)
 		}
 		srv.Lose("queue.declare-ok", "lost")
 		ended := make(chan error)
@@ -200,11 +200,11 @@ func TestCutAndLoseAndDelay(t *testing.T) {
 		}()
 		synctest.Wait()
 		if _, ok := srv.Queue("lost"); !ok {
-			t.Error("the queue does not exist, although only the answer was lost")
+			t.Error("the queue lost does not exist, want it declared, because only the answer was lost")
 		}
 		srv.CutConnections()
 		if <-ended == nil {
-			t.Error("the method succeeded, although the connection was cut before its answer")
+			t.Error("QueueDeclare without an answer before the connection was cut: got no error, want one")
 		}
 	})
 }
@@ -221,7 +221,7 @@ func TestLogins(t *testing.T) {
 		undo()
 		undo = srv.RefuseConnections()
 		if conn, err := srv.Connect(); err == nil {
-			t.Error("connected to a broker that should refuse connections")
+			t.Error("Connect after RefuseConnections: got no error, want one")
 			conn.Close()
 		}
 		undo()
@@ -245,11 +245,11 @@ func TestListen(t *testing.T) {
 	queue(t, ch, "q", nil)
 	body := make([]byte, 3<<20)
 	if !publish(t, ch, "", "q", amqp.Publishing{Body: body}).Wait() {
-		t.Fatal("the message was not confirmed")
+		t.Fatal("the message was nacked, want a confirm")
 	}
 	d, ok, err := ch.Get("q", true)
 	if err != nil || !ok || len(d.Body) != len(body) {
-		t.Errorf("got %v, %v, %d bytes, want no error, ok = true and %d", err, ok, len(d.Body), len(body))
+		t.Errorf("basic.get: got message %t with %d bytes, error %v, want a message with %d bytes and no error", ok, len(d.Body), err, len(body))
 	}
 }
 
@@ -265,7 +265,7 @@ func TestRefuseMethod(t *testing.T) {
 			t.Errorf(`got %v, want reply 541 "INTERNAL_ERROR - it broke"`, err)
 		}
 		if !conn.IsClosed() {
-			t.Error("the connection is still open after an error 541")
+			t.Error("the connection is open after an error 541, want it closed")
 		}
 		undo()
 		again, err := srv.Connect()

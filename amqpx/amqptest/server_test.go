@@ -19,7 +19,7 @@ func open(t *testing.T, srv *amqptest.Server) *amqpx.Client {
 	return client
 }
 
-// A year passes without taking real time, and the message arrives when it is due.
+// A message with a delay of a year arrives when it is due, without a year of real time.
 func TestADelayOfAYear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})

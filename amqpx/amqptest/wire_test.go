@@ -11,8 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
-// A server that receives arbitrary data after the greeting neither panics nor hangs, and serves the
-// next client.
+// FuzzServer checks that a server that receives arbitrary data neither panics nor hangs, and serves the next client.
 func FuzzServer(f *testing.F) {
 	f.Add([]byte(greeting))
 	f.Add(codec.AppendFrame([]byte(greeting), codec.Frame{Kind: codec.FrameMethod, Payload: []byte{0, 10, 0, 40, 1, '/', 0, 0}}))
@@ -37,7 +36,7 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// FuzzMethods sends methods with arbitrary arguments on an open channel.
+// FuzzMethods checks that a server does not panic if it receives methods with arbitrary arguments on an open channel.
 func FuzzMethods(f *testing.F) {
 	for m := range methodNames {
 		f.Add(uint16(m>>16), uint16(m), []byte{0, 0, 1, 'q', 0, 0, 0, 0, 0})
@@ -65,7 +64,7 @@ func TestPipe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := pipes("c", "s", 0)
 		big := make([]byte, 1<<20)
-		if _, err := c.Write(big); err != nil { // no client reads
+		if _, err := c.Write(big); err != nil { // does not block, although no data is read
 			t.Fatal(err)
 		}
 		if err := s.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
@@ -76,17 +75,17 @@ func TestPipe(t *testing.T) {
 		}
 		began := time.Now()
 		_, err := s.Read(big)
-		if ne, ok := err.(net.Error); !ok || !ne.Timeout() || time.Since(began) != time.Second { //nolint:errorlint // callers of package net use a type assertion too
-			t.Errorf("read returned %[2]v after %[1]v, want a timeout after 1s", time.Since(began), err)
+		if ne, ok := err.(net.Error); !ok || !ne.Timeout() || time.Since(began) != time.Second { //nolint:errorlint // callers of package net use a type assertion as well
+			t.Errorf("Read returned %v after %v, want a timeout after 1s", err, time.Since(began))
 		}
 		_ = s.SetDeadline(time.Time{})
 		_, _ = c.Write([]byte("last"))
 		_ = c.Close()
 		if rest, err := io.ReadAll(s); string(rest) != "last" || err != nil {
-			t.Errorf(`got %q, %v, want "last" and no error`, rest, err)
+			t.Errorf(`ReadAll after Close: got %q, error %v, want "last" and no error`, rest, err)
 		}
 		if _, err := s.Write([]byte("x")); err == nil {
-			t.Error("a write to a closed connection succeeded")
+			t.Error("Write to a closed connection: got no error, want one")
 		}
 	})
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// observing returns a Telemetry with an SDK that records all metrics and some of the spans.
+// observing returns a Telemetry with an SDK that records all metrics, and the spans that the sampler selects.
 func observing(b *testing.B, sampler trace.Sampler) *telemetry.Telemetry {
 	b.Helper()
 	tel, err := telemetry.New(telemetry.Config{

@@ -45,7 +45,7 @@ func TestMetricsOfMessages(t *testing.T) {
 		stop()
 		m := s.metrics()
 		const sent, handled = "messaging.client.operation.duration", "messaging.process.duration"
-		m.want(t, 4+2+2, sent, destination, "orders", "error.type", "") // in addition, three retries and a snooze
+		m.want(t, 4+2+2, sent, destination, "orders", "error.type", "") // four messages, three retries and a snooze
 		m.want(t, 3, sent, destination, "orders", "error.type", "invalid")
 		m.want(t, 1, sent, destination, "events", "error.type", "invalid")
 		m.want(t, 2, sent, destination, "orders.dead", "error.type", "")
@@ -67,7 +67,7 @@ func TestMetricsOfAClient(t *testing.T) {
 		m := s.metrics()
 		m.want(t, 1, state, "rabbitdelay.connection", "publish", "rabbitdelay.state", "connected")
 		if _, n := m.get(state, "rabbitdelay.connection", "consume"); n != 0 {
-			t.Error("the gauge has a state for a connection that is not used")
+			t.Errorf("the gauge has %d points for the unused consume connection, want 0", n)
 		}
 		hold := make(chan struct{})
 		stop := s.consume("orders", func(context.Context, *amqpx.Delivery) error { <-hold; return nil }, amqpx.WithConcurrency(1))
@@ -102,7 +102,7 @@ func TestMetricsOfAClient(t *testing.T) {
 		stop()
 		check(t, registered.Unregister())
 		if _, n := s.metrics().get(state); n != 0 {
-			t.Error("the gauge reports after Unregister")
+			t.Errorf("the gauge has %d points after Unregister, want 0", n)
 		}
 	})
 }
@@ -131,7 +131,7 @@ func TestMetricsOfAStore(t *testing.T) {
 		m.want(t, 0, "rabbitdelay.parked")
 		stop := s.run(s.store.Run)
 		after(10 * time.Second)
-		s.metrics().want(t, 3, "rabbitdelay.relay.backlog") // the figures of the last read are still reported
+		s.metrics().want(t, 3, "rabbitdelay.relay.backlog") // the values from the last read are still reported
 		after(2 * time.Minute)
 		m = s.metrics()
 		m.want(t, 0, "rabbitdelay.relay.backlog")
@@ -142,13 +142,13 @@ func TestMetricsOfAStore(t *testing.T) {
 		m.want(t, 0, "rabbitdelay.queue.consumers", destination, "tasks")
 		m.want(t, 0, "rabbitdelay.dead_letters", destination, "tasks")
 		if _, n := m.get("rabbitdelay.queue.ready", destination, "absent"); n != 0 {
-			t.Error("the gauge has a value for a queue that does not exist")
+			t.Errorf("the gauge has %d points for a queue that does not exist, want 0", n)
 		}
 		stop()
 	})
 }
 
-// A queue that does not answer has no metrics, but the other queues do.
+// A queue that does not answer has no metrics. Other queues have theirs.
 func TestQueueThatDoesNotAnswer(t *testing.T) {
 	onSite(t, telemetry.Config{Interval: time.Minute}, func(t *testing.T, s *site) {
 		conn, err := s.srv.Connect()
@@ -165,14 +165,14 @@ func TestQueueThatDoesNotAnswer(t *testing.T) {
 		check(t, err)
 		m := s.metrics()
 		if _, n := m.get("rabbitdelay.queue.ready", destination, "gone"); n != 0 {
-			t.Error("a queue that does not answer is reported as empty")
+			t.Errorf("the gauge has %d points for a queue that does not answer, want 0", n)
 		}
 		m.want(t, 0, "rabbitdelay.queue.ready", destination, "fine")
 	})
 }
 
-// If a database does not answer, collections are delayed only briefly, and its values are dropped when they are too
-// old.
+// If the database does not answer, a collection is delayed only briefly, and values from the database are dropped when
+// they are too old.
 func TestSlowDatabase(t *testing.T) {
 	onSite(t, telemetry.Config{Interval: time.Second}, func(t *testing.T, s *site) {
 		_, err := s.telemetry.ObserveStore(s.store)
@@ -193,7 +193,7 @@ func TestSlowDatabase(t *testing.T) {
 			gone = n == 0
 		}
 		if !gone {
-			t.Error("the figures of ten minutes ago are still reported")
+			t.Error("rabbitdelay.relay.backlog still has a value from ten minutes ago, want none")
 		}
 		check(t, conn.Close())
 		after(5 * time.Minute)
@@ -221,7 +221,7 @@ func TestManyDestinations(t *testing.T) {
 		all.Wait()
 		m := s.metrics()
 		if sum, n := m.get("messaging.client.operation.duration"); sum != each*queues || n != 4 {
-			t.Errorf("%v sends of %d destinations, want %d of 4", sum, n, each*queues)
+			t.Errorf("got %v sends in %d series, want %d in 4", sum, n, each*queues)
 		}
 		m.want(t, each*queues-3, "messaging.client.operation.duration", destination, "_OTHER")
 		names := map[string]bool{}
@@ -229,7 +229,7 @@ func TestManyDestinations(t *testing.T) {
 			names[span.Name()] = true
 		}
 		if len(names) != 4 || !names["send"] {
-			t.Errorf("%d names of spans, want 4", len(names))
+			t.Errorf(`got %d span names, want 4, and "send" among them`, len(names))
 		}
 	})
 }
@@ -245,7 +245,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// The caller's hooks are called as well.
+// Hooks also calls the caller's hooks.
 func TestHooksOfTheCaller(t *testing.T) {
 	tel, err := telemetry.New(telemetry.Config{})
 	check(t, err)
@@ -265,6 +265,6 @@ func TestHooksOfTheCaller(t *testing.T) {
 	h.Purged(1)
 	h.Error("relay", errAgain)
 	if called != 6 {
-		t.Errorf("%d of 6 hooks were called", called)
+		t.Errorf("%d of the caller's hooks were called, want 6", called)
 	}
 }

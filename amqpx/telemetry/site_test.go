@@ -25,8 +25,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 )
 
-// site is an observed client and store, with a broker and a database in memory, in a bubble in
-// which time passes without real waiting.
+// site is an observed client and store, with an in-memory broker and database, in a bubble in which time passes without
+// real waiting.
 type site struct {
 	*testing.T
 	*amqpx.Client
@@ -80,7 +80,7 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
-// run runs something alongside the test until it is stopped.
+// run runs f alongside the test until stop is called.
 func (s *site) run(f func(ctx context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(s.Context())
 	ended := make(chan error, 1)
@@ -100,7 +100,7 @@ func (s *site) consume(queue string, h amqpx.Handler, opts ...amqpx.ConsumeOptio
 	return s.run(func(ctx context.Context) error { return s.Consume(ctx, queue, h, opts...) })
 }
 
-// named returns the ended spans with a name, in the order of their start.
+// named returns the ended spans with the given name, in the order of their start times.
 func (s *site) named(name string) []trace.ReadOnlySpan {
 	var list []trace.ReadOnlySpan
 	for _, span := range s.spans.Ended() {
@@ -112,7 +112,7 @@ func (s *site) named(name string) []trace.ReadOnlySpan {
 	return list
 }
 
-// one returns the only ended span with a name.
+// one returns the only ended span with the given name.
 func (s *site) one(name string) trace.ReadOnlySpan {
 	s.Helper()
 	list := s.named(name)
@@ -121,18 +121,18 @@ func (s *site) one(name string) trace.ReadOnlySpan {
 		for _, span := range s.spans.Ended() {
 			all = append(all, span.Name())
 		}
-		s.Fatalf("%d spans %q among %q, expected 1", len(list), name, all)
+		s.Fatalf("got %d spans with the name %q among %q, want 1", len(list), name, all)
 	}
 	return list[0]
 }
 
-// isLinked fails the test unless each of the spans has one link, to the context.
+// isLinked fails the test unless each of the spans has exactly one link, to the given span context.
 func (s *site) isLinked(to api.SpanContext, spans ...trace.ReadOnlySpan) {
 	s.Helper()
 	for _, span := range spans {
 		links := span.Links()
 		if len(links) != 1 || links[0].SpanContext.SpanID() != to.SpanID() || links[0].SpanContext.TraceID() != to.TraceID() {
-			s.Errorf("span %s has the links %v, expected one to %v", span.Name(), links, to.SpanID())
+			s.Errorf("span %s has the links %v, want one to %v", span.Name(), links, to.SpanID())
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (s *site) metrics() collected {
 	return c
 }
 
-// collected has the values of metrics by name and attributes. For a histogram it has the count.
+// collected contains the values of metrics by name and attributes. For a histogram, the value is its count.
 type collected map[string]map[attribute.Distinct]point
 
 type point struct {
@@ -193,7 +193,7 @@ func points(data metricdata.Aggregation) map[attribute.Distinct]point {
 	return out
 }
 
-// get returns the sum of the points that have these attributes, and their number.
+// get returns the sum and the number of the points that have the given attributes.
 func (c collected) get(name string, with ...string) (sum float64, n int) {
 	for _, p := range c[name] {
 		has := true
@@ -208,11 +208,11 @@ func (c collected) get(name string, with ...string) (sum float64, n int) {
 	return sum, n
 }
 
-// want fails the test unless the sum equals the given value.
+// want fails the test unless there are points with the given attributes and their sum is value.
 func (c collected) want(t *testing.T, value float64, name string, with ...string) {
 	t.Helper()
 	if got, n := c.get(name, with...); got != value || n == 0 {
-		t.Errorf("%s%v is %v at %d points, want %v", name, with, got, n, value)
+		t.Errorf("%s%v: got %v as the sum of %d points, want %v", name, with, got, n, value)
 	}
 }
 
@@ -233,7 +233,7 @@ func (s *site) headerOf(queue, name string) string {
 	s.Helper()
 	q, ok := s.srv.Queue(queue)
 	if !ok || len(q.Messages) == 0 {
-		s.Fatalf("no message in %s", queue)
+		s.Fatalf("%s has no ready messages, want at least 1", queue)
 	}
 	v, _ := q.Messages[0].Headers[name].(string)
 	return cmp.Or(v, "")

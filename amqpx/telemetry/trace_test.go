@@ -41,21 +41,22 @@ func TestSpansAreLinkedAcrossTheDelay(t *testing.T) {
 
 		send, process := s.one("send orders"), s.one("process orders")
 		if send.Parent().SpanID() != request.SpanContext().SpanID() || send.SpanKind() != api.SpanKindProducer {
-			t.Errorf("the send is a %v below %v, want a producer below the request", send.SpanKind(), send.Parent())
+			t.Errorf("the send's span has the kind %v and the parent %v, want a producer and the request", send.SpanKind(), send.Parent())
 		}
 		if process.Parent().IsValid() || process.SpanContext().TraceID() == send.SpanContext().TraceID() || process.SpanKind() != api.SpanKindConsumer {
-			t.Errorf("the handler's %v has the parent %v, want a consumer with a trace of its own", process.SpanKind(), process.Parent())
+			t.Errorf("the handler's span has the kind %v, the parent %v and the trace %v, want a consumer without a parent in a trace other than the send's",
+				process.SpanKind(), process.Parent(), process.SpanContext().TraceID())
 		}
 		s.isLinked(send.SpanContext(), process)
 		if inside.SpanID() != process.SpanContext().SpanID() || tenant != "acme" {
-			t.Errorf(`the handler has span %v and tenant %q, want its own span and "acme"`, inside.SpanID(), tenant)
+			t.Errorf(`the handler's context has the span %v and the tenant %q, want %v and "acme"`, inside.SpanID(), tenant, process.SpanContext().SpanID())
 		}
 		for key, want := range map[string]string{
 			"messaging.system": "rabbitmq", "messaging.operation.name": "send", "messaging.operation.type": "send",
 			"messaging.destination.name": "orders", "messaging.message.id": "a", "rabbitdelay.delay": "86400", "rabbitdelay.tries": "1",
 		} {
 			if got := text(send, key); got != want {
-				t.Errorf("%s of the send is %q, want %q", key, got, want)
+				t.Errorf("%s of the send's span is %q, want %q", key, got, want)
 			}
 		}
 		for key, want := range map[string]string{
@@ -63,18 +64,18 @@ func TestSpansAreLinkedAcrossTheDelay(t *testing.T) {
 			"rabbitdelay.outcome": "acked", "rabbitdelay.attempt": "1",
 		} {
 			if got := text(process, key); got != want {
-				t.Errorf("%s of the handler is %q, want %q", key, got, want)
+				t.Errorf("%s of the handler's span is %q, want %q", key, got, want)
 			}
 		}
 		for _, span := range s.spans.Ended() {
 			for _, a := range span.Attributes() {
 				if strings.Contains(a.Value.String(), "clock.") {
-					t.Errorf("span %s has a routing key with digits as a value: %v", span.Name(), a)
+					t.Errorf("span %s has the attribute %v, want no internal routing key", span.Name(), a)
 				}
 			}
 		}
 		if n := len(s.spans.Started()); n != len(s.spans.Ended()) {
-			t.Errorf("%d spans were started, but %d ended", n, len(s.spans.Ended()))
+			t.Errorf("%d spans have ended, want %d, as many as were started", len(s.spans.Ended()), n)
 		}
 	})
 }
@@ -87,21 +88,21 @@ func TestParentSpansMakeOneTrace(t *testing.T) {
 		stop()
 		sends, processes := s.named("send orders"), s.named("process orders")
 		if len(sends) != 2 || len(processes) != 2 {
-			t.Fatalf("%d sends and %d handlers, want 2 and 2", len(sends), len(processes))
+			t.Fatalf("got %d spans of sends and %d of handlers, want 2 and 2", len(sends), len(processes))
 		}
 		for i, p := range processes {
 			if p.Parent().SpanID() != sends[0].SpanContext().SpanID() || len(p.Links()) != 0 {
-				t.Errorf("attempt %d is below %v, want the first send", i+1, p.Parent().SpanID())
+				t.Errorf("the span of attempt %d has the parent %v and %d links, want the first send's span %v and 0", i+1, p.Parent().SpanID(), len(p.Links()), sends[0].SpanContext().SpanID())
 			}
 		}
 		if sends[1].Parent().SpanID() != processes[0].SpanContext().SpanID() {
-			t.Error("the span of the retry is not a child of the span of the failed attempt")
+			t.Errorf("the span of the retry's send has the parent %v, want the failed attempt's span %v", sends[1].Parent().SpanID(), processes[0].SpanContext().SpanID())
 		}
 	})
 }
 
-// A retry, a snooze, the dead letter and a requeued dead letter keep the context with which the
-// message was first sent.
+// A retry, a snoozed message, a dead letter and a requeued dead letter keep the trace context with which the message
+// was first sent.
 func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
 		snoozed := false
@@ -120,7 +121,7 @@ func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 		stop()
 		first := s.named("send orders")[0].SpanContext()
 		if got := s.headerOf("orders.dead", "traceparent"); got != traceparent(first) {
-			t.Errorf("the dead letter has traceparent %q, want the first send's %q", got, traceparent(first))
+			t.Errorf("the dead letter has the traceparent %q, want the first send's %q", got, traceparent(first))
 		}
 		stop = s.consume("orders", failing(0))
 		_, err := inspect.Requeue(t.Context(), s.Client, inspect.RequeueOptions{Queue: "orders.dead"})
@@ -130,17 +131,17 @@ func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 
 		processes := s.named("process orders")
 		if len(processes) != 4 {
-			t.Fatalf("%d handlers ran, want 4", len(processes))
+			t.Fatalf("got %d spans of handlers, want 4", len(processes))
 		}
 		s.isLinked(first, processes...)
 		s.isLinked(first, s.named("send orders")[1:]...)
 		dead := s.one("send orders.dead")
 		s.isLinked(first, dead)
 		if dead.Parent().SpanID() != processes[2].SpanContext().SpanID() {
-			t.Error("the span of the dead letter's send is not a child of the span of the handler that rejected")
+			t.Errorf("the span of the dead letter's send has the parent %v, want the span of the rejecting handler %v", dead.Parent().SpanID(), processes[2].SpanContext().SpanID())
 		}
 		if text(dead, "messaging.destination.name") != "orders.dead" {
-			t.Error("the dead letter's destination is not its queue")
+			t.Errorf("the span of the dead letter's send has the destination %q, want orders.dead", text(dead, "messaging.destination.name"))
 		}
 		for i, want := range []struct {
 			outcome, class string
@@ -148,14 +149,14 @@ func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 		}{{"retried", "_OTHER", codes.Error}, {"snoozed", "", codes.Unset}, {"dead-lettered", "rejected", codes.Error}, {"acked", "", codes.Unset}} {
 			p := processes[i]
 			if text(p, "rabbitdelay.outcome") != want.outcome || text(p, "error.type") != want.class || p.Status().Code != want.status {
-				t.Errorf("handler %d: %s, %s, %v, want %v", i, text(p, "rabbitdelay.outcome"), text(p, "error.type"), p.Status(), want)
+				t.Errorf("span of handler %d: got the outcome %q, the error type %q and the status %v, want %+v", i, text(p, "rabbitdelay.outcome"), text(p, "error.type"), p.Status(), want)
 			}
 		}
 	})
 }
 
-// The messages of a task have the context in which it was scheduled: the first message, the one
-// after a reschedule, and the one of a revived task.
+// All messages of a task have the trace context in which the task was scheduled, including those after it was
+// rescheduled, run early or revived.
 func TestContextOfATaskIsThatOfItsScheduling(t *testing.T) {
 	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
 		ctx, request := s.tracer.Start(t.Context(), "request")
@@ -197,7 +198,7 @@ func TestContextOfATaskIsThatOfItsScheduling(t *testing.T) {
 		}
 		for id, want := range map[string]int{"plain": 1, "moved": 2, "fired": 2, "revived": 2, "without": 1} {
 			if count[id] != want {
-				t.Errorf("%s was handled %d times, want %d", id, count[id], want)
+				t.Errorf("got %d spans of handlers for task %s, want %d", count[id], id, want)
 			}
 		}
 		for _, send := range s.named("send tasks") {
@@ -209,7 +210,7 @@ func TestContextOfATaskIsThatOfItsScheduling(t *testing.T) {
 	})
 }
 
-// sendOf returns the context of the first span that sent a message.
+// sendOf returns the context of the first span in which the message with the given id was sent.
 func (s *site) sendOf(id string) api.SpanContext {
 	for _, span := range s.named("send tasks") {
 		if text(span, "messaging.message.id") == id {
@@ -219,7 +220,7 @@ func (s *site) sendOf(id string) api.SpanContext {
 	return api.SpanContext{}
 }
 
-// A context that the program itself put into the headers is kept.
+// A trace context that the program has put into the headers itself is kept.
 func TestContextOfTheProgramStays(t *testing.T) {
 	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
 		_, create := s.tracer.Start(t.Context(), "create")
@@ -228,13 +229,13 @@ func TestContextOfTheProgramStays(t *testing.T) {
 		m := amqpx.Message{Queue: "orders", Headers: amqp.Table{"traceparent": own, "tracestate": "a=b"}}
 		check(t, s.Send(t.Context(), m))
 		if got := s.headerOf("orders", "traceparent"); got != own || s.headerOf("orders", "tracestate") != "a=b" {
-			t.Errorf("traceparent %q, want the program's %q", got, own)
+			t.Errorf("got the traceparent %q and the tracestate %q, want the program's: %q and a=b", got, s.headerOf("orders", "tracestate"), own)
 		}
 		s.isLinked(create.SpanContext(), s.one("send orders"))
 	})
 }
 
-// A context that cannot be read is replaced, and causes no failure.
+// A trace context that cannot be read is replaced when a message is sent, and ignored when it is received.
 func TestBrokenContexts(t *testing.T) {
 	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
 		broken := []any{
@@ -258,24 +259,24 @@ func TestBrokenContexts(t *testing.T) {
 		stop()
 		sends, processes := s.named("send orders"), s.named("process orders")
 		if len(sends) != len(broken) || len(processes) != 2*len(broken) {
-			t.Fatalf("%d sends and %d handlers, want %d and %d", len(sends), len(processes), len(broken), 2*len(broken))
+			t.Fatalf("got %d spans of sends and %d of handlers, want %d and %d", len(sends), len(processes), len(broken), 2*len(broken))
 		}
 		linked := 0
 		for _, p := range processes {
 			linked += len(p.Links())
 			for _, l := range p.Links() {
 				if l.SpanContext.TraceState().Len() != 0 {
-					t.Error("the link has another trace's tracestate")
+					t.Errorf("a link has the tracestate %q, want none, because it belongs to another trace", l.SpanContext.TraceState())
 				}
 			}
 		}
 		if linked != len(broken) {
-			t.Errorf("%d links, want one for each message that was sent here", linked)
+			t.Errorf("got %d links, want %d, one for each message that the client sent", linked, len(broken))
 		}
 	})
 }
 
-// A message whose headers have the maximum size is sent without a context.
+// A message whose headers have the maximum size is sent without a trace context.
 func TestHeadersAtTheLimit(t *testing.T) {
 	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
 		size := 100<<10 - len("full") - 2
@@ -288,19 +289,20 @@ func TestHeadersAtTheLimit(t *testing.T) {
 			}
 		}
 		if got := s.headerOf("orders", "traceparent"); got != "" {
-			t.Errorf("a message without room for a traceparent has the traceparent %q, want none", got)
+			t.Errorf("got the traceparent %q in headers of the maximum size, want none", got)
 		}
 		stop := s.consume("orders", failing(0))
 		after(time.Second)
 		stop()
 		if n := len(s.named("process orders")); n != 2 {
-			t.Errorf("%d handlers, want 2", n)
+			t.Errorf("got %d spans of handlers, want 2", n)
 		}
 	})
 }
 
-// The context of a span that is not sampled is not written into the message, because there would be nothing to link to.
-// The decision of the parent and the baggage are passed on.
+// If a span is not sampled, its context is not written into the message, because there would be nothing to link to.
+// With ParentSpans, it is written nevertheless, so that the receiver does not sample its span either. Baggage is always
+// written.
 func TestContextThatIsNotSampled(t *testing.T) {
 	member, err := baggage.NewMember("tenant", "blue")
 	check(t, err)
@@ -315,12 +317,12 @@ func TestContextThatIsNotSampled(t *testing.T) {
 		hook, added := tel.Hook(), amqp.Table{}
 		hook.SendEnd(hook.SendStart(baggage.ContextWithBaggage(t.Context(), carried), amqpx.Message{Queue: "orders"}, added), amqpx.SendEnd{})
 		if _, ok := added["traceparent"]; ok != parents || added["baggage"] != "tenant=blue" {
-			t.Errorf(`ParentSpans %v: headers %v, want traceparent present = %v and baggage "tenant=blue"`, parents, added, parents)
+			t.Errorf(`ParentSpans = %t: got the headers %v, want a traceparent: %t, and the baggage "tenant=blue"`, parents, added, parents)
 		}
 	}
 }
 
-// Without an SDK, a context is passed through.
+// Without an SDK, the caller's trace context is passed through.
 func TestNoProviders(t *testing.T) {
 	tel, err := telemetry.New(telemetry.Config{})
 	check(t, err)
@@ -329,12 +331,12 @@ func TestNoProviders(t *testing.T) {
 	ctx := hook.SendStart(api.ContextWithSpanContext(t.Context(), sent), amqpx.Message{Queue: "orders"}, added)
 	hook.SendEnd(ctx, amqpx.SendEnd{})
 	if added["traceparent"] != traceparent(sent) {
-		t.Errorf("got the headers %v, want the context of the caller", added)
+		t.Errorf("got the headers %v, want the caller's traceparent %q", added, traceparent(sent))
 	}
 	d := &amqpx.Delivery{Queue: "orders", Headers: added}
 	ctx = hook.HandleStart(t.Context(), d)
 	hook.HandleEnd(ctx, amqpx.HandleEnd{Delivery: d, Outcome: amqpx.OutcomeAcked})
 	if got := api.SpanContextFromContext(ctx); got.TraceID() != sent.TraceID() {
-		t.Errorf("the handler has the context %v, want the sender's", got)
+		t.Errorf("the handler's context has the trace %v, want the sender's %v", got.TraceID(), sent.TraceID())
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// blockedConn opens no channel until it is released.
+// blockedConn is a connection on which opening a channel blocks until it is released.
 type blockedConn struct{ release chan struct{} }
 
 func (c blockedConn) Channel() (*amqp.Channel, error) {
@@ -40,11 +40,11 @@ func TestApplyOnADeadConnectionTriesNothing(t *testing.T) {
 	top := topology.DeliveryTopology("p")
 	report, err := Broker{Conn: deadConn{}}.Apply(t.Context(), top, ApplyOptions{})
 	if !errors.Is(err, amqp.ErrClosed) || report.Count(StateUnknown) != 2 || report.Count(StateUntried) != 2 {
-		t.Errorf("got %s, %v, want amqp.ErrClosed, Count(StateUnknown) = 2 and Count(StateUntried) = 2", report, err)
+		t.Errorf("got the report %s, error %v, want 2 unknown and 2 untried objects, and amqp.ErrClosed", report, err)
 	}
 	invalid := topology.Topology{Queues: []topology.Queue{{Name: "amq.q"}}}
 	if _, err := (Broker{Conn: deadConn{}}).Apply(t.Context(), invalid, ApplyOptions{}); !errors.Is(err, topology.ErrInvalid) {
-		t.Errorf("an invalid topology: got %v, want topology.ErrInvalid", err)
+		t.Errorf("Apply of an invalid topology: got %v, want topology.ErrInvalid", err)
 	}
 }
 
@@ -57,7 +57,7 @@ func (i fixedInspector) Inspect(context.Context, topology.Topology) (plan.State,
 	return i.live, i.err
 }
 
-// With an inspector, problems are reported before anything is changed.
+// With an inspector, Apply reports problems before it changes anything.
 func TestApplyAsksTheInspectorFirst(t *testing.T) {
 	minute := time.Minute
 	top := topology.Topology{Queues: []topology.Queue{{Name: "q", MessageTTL: &minute, DeadLetter: &topology.DeadLetter{}}}}
@@ -74,7 +74,7 @@ func TestApplyAsksTheInspectorFirst(t *testing.T) {
 	} {
 		report, err := Broker{Conn: deadConn{}, Inspector: c.insp}.Apply(t.Context(), top, ApplyOptions{})
 		if !errors.Is(err, c.want) || report.Count(StateUntried) != 1 {
-			t.Errorf("%s: got %s, %v, want %v and Count(StateUntried) = 1", name, report, err, c.want)
+			t.Errorf("%s: got the report %s, error %v, want 1 untried object and %v", name, report, err, c.want)
 		}
 	}
 }
@@ -87,8 +87,8 @@ func TestTemporaryRefusals(t *testing.T) {
 		err    error
 		want   bool
 	}{
-		"queue being made": {binding, &amqp.Error{Code: amqp.NotFound}, true},
-		"stranger missing": {declaration{kind: topology.KindBinding, needs: []string{"x", "stranger"}}, &amqp.Error{Code: amqp.NotFound}, false},
+		"queue being declared":     {binding, &amqp.Error{Code: amqp.NotFound}, true},
+		"missing object of others": {declaration{kind: topology.KindBinding, needs: []string{"x", "stranger"}}, &amqp.Error{Code: amqp.NotFound}, false},
 		"conflict": {
 			declaration{kind: topology.KindQueue},
 			&amqp.Error{Code: amqp.PreconditionFailed, Reason: "inequivalent arg 'timeout' for queue 'timeout' in"},
@@ -99,7 +99,7 @@ func TestTemporaryRefusals(t *testing.T) {
 		"network":                {declaration{kind: topology.KindQueue}, errors.New("reset"), false},
 	} {
 		if got := a.mayPass(c.object, c.err); got != c.want {
-			t.Errorf("%s: got %v, want %v", name, got, c.want)
+			t.Errorf("mayPass of %s = %t, want %t", name, got, c.want)
 		}
 	}
 }
@@ -113,16 +113,17 @@ func TestRefusalWinsOverALostConnection(t *testing.T) {
 		refused: {lost, nil, refused, lost},
 	} {
 		if got := mostInformative(errs); !errors.Is(got, want) {
-			t.Errorf("%v: got %v, want %v", errs, got, want)
+			t.Errorf("mostInformative(%v) = %v, want %v", errs, got, want)
 		}
 	}
 }
 
-// Arguments from Go code may be ints, which amqp091 would write with 32 bits.
+// Arguments from Go code may have the type int. They are converted to int64, because amqp091 would write an int with 32
+// bits.
 func TestArgumentsKeepTheirSize(t *testing.T) {
 	got := channels.Table(map[string]any{"n": 5_000_000_000, "in": map[string]any{"a": []any{5_000_000_000, "text"}}})
 	want := amqp.Table{"n": int64(5_000_000_000), "in": amqp.Table{"a": []any{int64(5_000_000_000), "text"}}}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %#v, want %#v", got, want)
+		t.Errorf("Table: got %#v, want %#v", got, want)
 	}
 }

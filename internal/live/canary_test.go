@@ -28,7 +28,8 @@ type holding struct {
 	latency  time.Duration
 }
 
-// onHolding runs a test in a bubble, on a broker with holding queues that the function change has modified.
+// onHolding runs a test in a bubble, on a broker with holding queues. If change is not nil, it can modify their
+// topology before they are declared.
 func onHolding(t *testing.T, opts amqptest.Options, change func(*topology.Topology), test func(t *testing.T, h *holding)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,7 +67,7 @@ func (h *holding) prove(t *testing.T) (live.Clock, error) {
 	for _, q := range h.Queues() {
 		state, _ := h.Queue(q)
 		if strings.HasPrefix(q, naming.CanaryQueue("delay")) || state.Ready+state.Delayed+state.DeadLetters > 0 {
-			t.Errorf("queue %s still exists or contains messages: %d ready, %d delayed, %d dead letters", q, state.Ready, state.Delayed, state.DeadLetters)
+			t.Errorf("after the canary: got the queue %s with %d ready, %d delayed and %d dead-lettered messages, want no canary queue and no messages", q, state.Ready, state.Delayed, state.DeadLetters)
 		}
 	}
 	return clock, err
@@ -77,14 +78,14 @@ func TestCanaryProvesDelays(t *testing.T) {
 		onHolding(t, amqptest.Options{Version: "4.4.0", Latency: latency}, nil, func(t *testing.T, h *holding) {
 			clock, err := h.prove(t)
 			if err != nil || clock.Low > 0 || clock.High < 0 || clock.High-clock.Low > 2*latency+25*time.Millisecond {
-				t.Errorf("latency %v: got %+v, %v, want no error, Low of at most 0, High of at least 0, and a difference between them of at most %v",
+				t.Errorf("latency %v: got %+v, error %v, want no error, Low of at most 0, High of at least 0, and a difference between them of at most %v",
 					latency, clock, err, 2*latency+25*time.Millisecond)
 			}
 		})
 	}
 }
 
-// The result depends neither on how slow the broker is nor on any clock.
+// The canary detects that a broker ignores delivery times, however slow the broker is and whatever its clock shows.
 func TestCanaryRefusesBrokersThatIgnoreInstants(t *testing.T) {
 	for _, version := range []string{"3.10.8", "4.0.5", "4.3.6"} {
 		for _, opts := range []amqptest.Options{{}, {Latency: time.Second / 4}, {ClockAhead: 3 * time.Second}, {ClockAhead: -time.Minute}} {
@@ -93,15 +94,15 @@ func TestCanaryRefusesBrokersThatIgnoreInstants(t *testing.T) {
 				_, err := h.prove(t)
 				e, typed := errors.AsType[*live.InstantsIgnoredError](err)
 				if !typed || !errors.Is(err, live.ErrInstantsIgnored) || e.Broker != "RabbitMQ "+version || !strings.Contains(err.Error(), "bucket") {
-					t.Errorf("%+v: got %v, want ErrInstantsIgnored that names the broker and advises bucket", opts, err)
+					t.Errorf("%+v: got %v, want an *InstantsIgnoredError that names the broker and recommends bucket", opts, err)
 				}
 			})
 		}
 	}
 }
 
-// One queue that ignores delivery times is enough for the canary to fail, such as a queue with an old state machine in a
-// rolling upgrade, or a classic queue with the expected name.
+// The canary fails if a single queue ignores delivery times, such as a queue with an old state machine during a rolling
+// upgrade, or a classic queue with the expected name.
 func TestCanaryLooksIntoEachQueue(t *testing.T) {
 	classic := func(top *topology.Topology) {
 		for i := range top.Queues {
@@ -114,7 +115,7 @@ func TestCanaryLooksIntoEachQueue(t *testing.T) {
 	onHolding(t, amqptest.Options{Version: "4.4.0"}, classic, func(t *testing.T, h *holding) {
 		_, err := h.prove(t)
 		if e, ok := errors.AsType[*live.InstantsIgnoredError](err); !ok || e.Queue != "delay.native.3" {
-			t.Errorf(`got %v, want an error of type *live.InstantsIgnoredError and Queue = "delay.native.3"`, err)
+			t.Errorf(`got %v, want a *live.InstantsIgnoredError with Queue = "delay.native.3"`, err)
 		}
 	})
 }
@@ -126,7 +127,7 @@ func TestCanaryReadsTheClock(t *testing.T) {
 		onHolding(t, amqptest.Options{Version: "4.4.0", ClockAhead: ahead, Latency: 2 * time.Millisecond}, nil, func(t *testing.T, h *holding) {
 			clock, err := h.prove(t)
 			if err != nil || clock.Low > ahead || clock.High < ahead || clock.High-clock.Low > 40*time.Millisecond {
-				t.Errorf("ahead by %v: got %+v, %v, want no error, Low <= %v, High >= %v and High-clock.Low <= 40ms", ahead, clock, err, ahead, ahead)
+				t.Errorf("broker's clock ahead by %v: got %+v, error %v, want Low <= %v, High >= %v, High - Low <= 40ms and no error", ahead, clock, err, ahead, ahead)
 			}
 		})
 	}
@@ -135,13 +136,14 @@ func TestCanaryReadsTheClock(t *testing.T) {
 			_, err := h.prove(t)
 			e, ok := errors.AsType[*live.ClockError](err)
 			if !ok || e.Low > ahead || e.High < ahead || !strings.Contains(err.Error(), "clock") {
-				t.Errorf("ahead by %v: got %v, want a *ClockError with bounds around it", ahead, err)
+				t.Errorf("broker's clock ahead by %v: got %v, want a *ClockError with bounds around this difference", ahead, err)
 			}
 		})
 	}
 }
 
-// Without an answer there is no result, and messages that arrive later are not parked.
+// If the canary's messages are not delivered, the result is an error other than ErrInstantsIgnored, and messages that
+// arrive later are not parked.
 func TestCanaryWithoutAVerdict(t *testing.T) {
 	for name, fault := range map[string]func(h *holding){
 		"refused":  func(h *holding) { h.Nack("delay.native.2") },
@@ -155,14 +157,14 @@ func TestCanaryWithoutAVerdict(t *testing.T) {
 			synctest.Wait()
 			parked, _ := h.Queue("delay.parked")
 			if err == nil || errors.Is(err, live.ErrInstantsIgnored) || parked.Ready > 0 {
-				t.Errorf("%s: got %v and %d parked messages, want an error other than live.ErrInstantsIgnored and 0", name, err, parked.Ready)
+				t.Errorf("%s: got %v and %d parked messages, want an error other than live.ErrInstantsIgnored, and 0", name, err, parked.Ready)
 			}
 		})
 	}
 }
 
-// A missing permission is named, including the permission to publish, for which the broker's only answer is that it
-// closes the channel.
+// The error names the missing permission, even the permission to publish, for which the broker's only answer is to
+// close the channel.
 func TestCanaryWithoutAPermission(t *testing.T) {
 	for _, c := range []struct {
 		permission   amqptest.Permission
@@ -183,7 +185,7 @@ func TestCanaryWithoutAPermission(t *testing.T) {
 			case !refused, e.Code != amqp.AccessRefused:
 				t.Errorf("got %v, want the broker's refusal (%d) with %q", err, amqp.AccessRefused, want)
 			case !strings.Contains(e.Reason, want):
-				t.Errorf("got %v, want a reason with %q", err, want)
+				t.Errorf("got %v, want the broker's refusal with %q", err, want)
 			}
 		})
 	}
@@ -196,22 +198,22 @@ func TestProbeInstants(t *testing.T) {
 			defer srv.Close()
 			err := live.ProbeInstants(t.Context(), "delay", func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
 			if !errors.Is(err, want) {
-				t.Errorf("%s: got %v, want %v", version, err, want)
+				t.Errorf("RabbitMQ %s: got %v, want %v", version, err, want)
 			}
 			<-time.After(time.Hour)
 			if left := srv.Queues(); len(left) > 0 || len(srv.Connections()) > 0 {
-				t.Errorf("%s: left behind: got %v, want no objects and no connections", version, left)
+				t.Errorf("RabbitMQ %s: after the probe: got the queues %v and %d connections, want none", version, left, len(srv.Connections()))
 			}
 		})
 	}
 }
 
-// A strategy without delivery times, as amqpx.Auto may be, needs no canary.
+// A strategy without canary routes, as amqpx.Auto may be, needs no canary.
 func TestProveNothing(t *testing.T) {
 	onHolding(t, amqptest.Options{}, nil, func(t *testing.T, h *holding) {
 		none := func(string) ([]topology.Binding, []topology.Route) { return nil, nil }
 		if clock, err := (live.Broker{Conn: h.conn}).Prove(t.Context(), "delay", none); err != nil || clock != (live.Clock{}) {
-			t.Errorf("Prove returned %v, %v, want no clock and no error", clock, err)
+			t.Errorf("Prove returned %v, %v, want the zero Clock and no error", clock, err)
 		}
 	})
 }

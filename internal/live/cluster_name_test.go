@@ -12,24 +12,24 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// In a cluster without a name, each node reports its own name over AMQP, and AMQP and the management API may reach
-// different nodes.
+// In a cluster without a name, each node reports its own name over AMQP. SameCluster must recognize the cluster even if
+// AMQP and the management API reach different nodes.
 func TestSameCluster(t *testing.T) {
 	const nodes = `[{"name":"rabbit@n1"},{"name":"rabbit@n2"}]`
 	for name, c := range map[string]struct {
 		amqp, overview string
 		nodes          string // the answer to the request for nodes; empty if the user may not list them
-		shows          bool   // whether the management API lists a queue that the connection declared
+		shows          bool   // whether the management API finds a queue that the connection declared
 		same           bool
 	}{
-		"one name":                           {"shop", "shop", nodes, false, true},
-		"another node":                       {"rabbit@n2", "rabbit@n1", nodes, false, true},
-		"another node, by its host's name":   {"rabbit@n2.shop.internal", "rabbit@n1.shop.internal", nodes, false, true},
-		"a node of another cluster":          {"rabbit@n22", "rabbit@n1", nodes, false, false},
-		"another cluster with a name":        {"shop", "staging", nodes, false, false},
-		"no right to list nodes":             {"rabbit@n2", "rabbit@n1", "", true, true},
-		"no right, and of another cluster":   {"rabbit@n2", "rabbit@n1", "", false, false},
-		"renamed since the connection began": {"shop", "mall", nodes, true, true},
+		"one name":                         {"shop", "shop", nodes, false, true},
+		"another node":                     {"rabbit@n2", "rabbit@n1", nodes, false, true},
+		"another node, by its host's name": {"rabbit@n2.shop.internal", "rabbit@n1.shop.internal", nodes, false, true},
+		"a node of another cluster":        {"rabbit@n22", "rabbit@n1", nodes, false, false},
+		"another cluster with a name":      {"shop", "staging", nodes, false, false},
+		"no permission to list nodes":      {"rabbit@n2", "rabbit@n1", "", true, true},
+		"no permission, another cluster":   {"rabbit@n2", "rabbit@n1", "", false, false},
+		"renamed after connecting":         {"shop", "mall", nodes, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -61,13 +61,13 @@ func TestSameCluster(t *testing.T) {
 			conn.Properties["cluster_name"] = c.amqp
 			err = m.SameCluster(t.Context(), conn)
 			if _, foreign := errors.AsType[*live.ClusterError](err); foreign == c.same {
-				t.Errorf("got %v, want the cluster to be the same: %t", err, c.same)
+				t.Errorf("got %v, want a *ClusterError: %t", err, !c.same)
 			}
 		})
 	}
 }
 
-// Failure distinguishes a management API that refuses a request or fails from one that does not answer.
+// Failure distinguishes a management API that refuses a user or returns an error from one that does not answer.
 func TestFailure(t *testing.T) {
 	for want, err := range map[string]error{
 		"refuses this user":      fmt.Errorf("read queues: %w", &live.StatusError{Code: http.StatusUnauthorized}),
@@ -75,7 +75,7 @@ func TestFailure(t *testing.T) {
 		"did not answer":         errors.New("connection refused"),
 	} {
 		if got := live.Failure(err); got != want {
-			t.Errorf("%v: got %q, want %q", err, got, want)
+			t.Errorf("Failure(%v) = %q, want %q", err, got, want)
 		}
 	}
 }

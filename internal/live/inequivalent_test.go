@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/channels"
 )
 
-// The strings are the answers of RabbitMQ 3.10, 4.0 and 4.3.
+// The keys are answers from RabbitMQ 3.10, 4.0 and 4.3.
 func TestInequivalentArgumentsAreRead(t *testing.T) {
 	wanted := map[string]any{
 		argument.MessageTTL: int64(61000), argument.QueueType: "quorum", argument.DeadLetterExchange: "it's 'x'",
@@ -35,7 +35,7 @@ func TestInequivalentArgumentsAreRead(t *testing.T) {
 		err := fmt.Errorf("wrapped: %w", &amqp.Error{Code: amqp.PreconditionFailed, Reason: "PRECONDITION_FAILED - " + text})
 		m, ok := channels.Inequivalent(err, wanted)
 		if !ok || m.String() != want {
-			t.Errorf("%s\ngot  %s, %v\nwant %s", text, m, ok, want)
+			t.Errorf("%s\ngot  %s, %t\nwant %s, true", text, m, ok, want)
 		}
 	}
 	for _, err := range []error{

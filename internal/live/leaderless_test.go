@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 )
 
-// askManagement returns what Management.Queue reads about the queue q from a management API that answers with body.
+// askManagement returns the state of the queue q as it is read from a management API that answers with body.
 func askManagement(t *testing.T, body string) plan.Queue {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
@@ -24,37 +24,38 @@ func askManagement(t *testing.T, body string) plan.Queue {
 	}
 	q, err := m.Queue(t.Context(), "q")
 	if err != nil || q == nil {
-		t.Fatalf("got %v, %v, want a result and no error", q, err)
+		t.Fatalf("Queue: got %v, error %v, want a queue and no error", q, err)
 	}
 	return *q
 }
 
-// These are the answers of RabbitMQ 3.10, 4.0 and 4.3 with one node of three.
+// The answers are those of RabbitMQ 3.10, 4.0 and 4.3 when one node of three is running.
 func TestQueuesThatDoNotAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer      string
-		unavailable string // how Unavailable begins
+		unavailable string // how Unavailable starts
 		unknown     bool
 	}{
-		"a leader":                  {`{"messages":0,"members":["a","b","c"],"online":["a","b"],"state":"running","type":"quorum"}`, "", false},
-		"no leader":                 {`{"members":["a","b","c"],"online":["b"],"state":"minority","type":"quorum"}`, "the queue's state is minority", true},
-		"no majority":               {`{"members":["a","b","c"],"online":["b"],"state":"running","type":"quorum"}`, "1 of its 3 replicas", true},
-		"no majority, old counts":   {`{"messages":5,"messages_ready":5,"members":["a","b","c"],"online":["b"],"state":"running","type":"quorum"}`, "1 of its 3 replicas", true},
-		"a classic queue":           {`{"state":"down","type":"classic"}`, "the queue's state is down", true},
-		"declared a moment ago":     {`{"state":"running","type":"classic"}`, "", true},
-		"an empty one that answers": {`{"messages":0,"state":"running","type":"classic"}`, "", false},
+		"a leader":                    {`{"messages":0,"members":["a","b","c"],"online":["a","b"],"state":"running","type":"quorum"}`, "", false},
+		"no leader":                   {`{"members":["a","b","c"],"online":["b"],"state":"minority","type":"quorum"}`, "the queue's state is minority", true},
+		"no majority":                 {`{"members":["a","b","c"],"online":["b"],"state":"running","type":"quorum"}`, "1 of its 3 replicas", true},
+		"no majority, old counts":     {`{"messages":5,"messages_ready":5,"members":["a","b","c"],"online":["b"],"state":"running","type":"quorum"}`, "1 of its 3 replicas", true},
+		"a classic queue":             {`{"state":"down","type":"classic"}`, "the queue's state is down", true},
+		"declared a moment ago":       {`{"state":"running","type":"classic"}`, "", true},
+		"an empty queue that answers": {`{"messages":0,"state":"running","type":"classic"}`, "", false},
 	} {
 		q := askManagement(t, c.answer)
 		if !strings.HasPrefix(q.Unavailable, c.unavailable) || c.unavailable == "" && q.Unavailable != "" {
-			t.Errorf("%s: Unavailable is %q, want it to begin with %q", name, q.Unavailable, c.unavailable)
+			t.Errorf(`%s: got Unavailable = %q, want it to start with %q ("" means available)`, name, q.Unavailable, c.unavailable)
 		}
 		if q.Unknown() != c.unknown {
-			t.Errorf("%s: Unknown() = %t, want %t", name, q.Unknown(), c.unknown)
+			t.Errorf("%s: got Unknown = %t, want %t", name, q.Unknown(), c.unknown)
 		}
 	}
 }
 
-// JSON numbers are read as float64, which cannot represent every id of 19 digits.
+// Large integers in arguments are read exactly, although encoding/json would read numbers as float64, which cannot
+// represent an id with 19 digits.
 func TestManagementKeepsLargeIntegers(t *testing.T) {
 	const tenant = 1146223829839265793
 	for text, want := range map[string]any{
@@ -67,13 +68,13 @@ func TestManagementKeepsLargeIntegers(t *testing.T) {
 			t.Errorf("%s was decoded as %v (%[2]T), want %v", text, got, want)
 		}
 		if back, err := json.Marshal(got); err != nil || !strings.HasPrefix(text, "1.0") && string(back) != text {
-			t.Errorf("%s was encoded as %s, %v, want it unchanged", text, back, err)
+			t.Errorf("%s was encoded as %s, error %v, want it unchanged and no error", text, back, err)
 		}
 	}
 }
 
 func TestUnavailableErrorIsOne(t *testing.T) {
 	if err := error(&live.UnavailableError{Queue: "q", Reason: "nodedown"}); !errors.Is(err, live.ErrUnavailable) {
-		t.Errorf("%v does not wrap live.ErrUnavailable", err)
+		t.Errorf("got %v, want an error that wraps live.ErrUnavailable", err)
 	}
 }

@@ -41,28 +41,27 @@ func TestCall(t *testing.T) {
 	defer s.Close()
 	i := inspector(t, s)
 	if i.Vhost() != "a/b" || strings.Contains(i.Endpoint(), "hidden") || i.Endpoint() != s.URL {
-		t.Errorf(`virtual host %q, endpoint %q, want "a/b", no "hidden" in it and %q`, i.Vhost(), i.Endpoint(), s.URL)
+		t.Errorf(`got the virtual host %q and the endpoint %q, want "a/b" and %q, without the password`, i.Vhost(), i.Endpoint(), s.URL)
 	}
 	var got struct{ Twice int }
 	x, err := i.Call(t.Context(), http.MethodPost, i.InVhost("queues", "c/d")+"/get", map[string]int{"count": 3}, &got)
 	if err != nil || got.Twice != 6 || !x.Date.Equal(time.Unix(1_700_000_000, 0)) || x.Received.Before(x.Sent) || x.Sent.IsZero() {
-		t.Errorf("got %+v, %+v, %v, want the decoded answer and its date", got, x, err)
+		t.Errorf("POST: got the answer %+v, the exchange %+v and the error %v, want Twice = 6, the answer's date, the times of sending and receiving, and no error", got, x, err)
 	}
 	_, err = i.Call(t.Context(), http.MethodGet, "/api/health", nil, nil)
 	status, ok := errors.AsType[*live.StatusError](err)
 	if !ok || status.Code != 503 || len(status.Body) != 64<<10 || live.IsDenied(err) || strings.Contains(err.Error(), "xxx") {
-		t.Errorf("got %v, want a *StatusError 503 with the beginning of the body only", err)
+		t.Errorf("GET with the status 503: got %v, want a *StatusError with 64 KiB of the body, which its text does not contain", err)
 	}
 	if _, err := i.Call(t.Context(), http.MethodGet, "/api/secret", nil, nil); !live.IsDenied(err) {
-		t.Errorf("got %v, want live.IsDenied = true", err)
+		t.Errorf("GET with the status 401: got %v, want live.IsDenied = true", err)
 	}
 	if _, err := i.Call(t.Context(), http.MethodGet, "/api/nothing", nil, nil); err != nil {
-		t.Error(err)
+		t.Errorf("GET with an empty answer: got %v, want no error", err)
 	}
 }
 
-// An answer from something else at the address, such as a proxy's page, is not taken for an answer from the management
-// API.
+// If something other than the management API answers, such as a proxy with an HTML page, the error says so.
 func TestAnswerOfSomethingElse(t *testing.T) {
 	for body, kind := range map[string]string{"<html>login</html>": "text/html; charset=utf-8", "[{": "application/json", "": ""} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -71,19 +70,19 @@ func TestAnswerOfSomethingElse(t *testing.T) {
 		}))
 		m, err := live.NewManagement(live.ManagementConfig{URL: s.URL})
 		if err != nil {
-			t.Fatalf("%s: %v", body, err)
+			t.Fatal(err)
 		}
 		_, err = m.Queues(t.Context())
 		wrong, ok := errors.AsType[*live.AnswerError](err)
 		if !ok || wrong.Type != kind || live.Failure(err) != "answered with something else" || strings.Contains(err.Error(), "proxy") == (kind == "application/json") {
-			t.Errorf("%q: got %v (Failure: %s), want an *AnswerError without a proxy's page", body, err, live.Failure(err))
+			t.Errorf("answer %q: got %v (Failure: %s), want an *AnswerError with the type %q, which mentions a proxy only for a type other than JSON", body, err, live.Failure(err), kind)
 		}
 		s.Close()
 	}
 }
 
-// If there are several nodes, the first one that answers is used. A request that may have changed something is not
-// repeated at another node.
+// With several nodes, the first one that answers is used. A request that may have changed something is not repeated on
+// another node.
 func TestManagementOfSeveralNodes(t *testing.T) {
 	var asked atomic.Int32
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -114,10 +113,10 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 		first, before := m.Endpoint(), asked.Load()
 		_, err = m.Call(t.Context(), http.MethodPost, "/api/x", strings.NewReader("{}"), nil)
 		if (first == hangsUp.URL) != (err != nil) || (first == hangsUp.URL) != (asked.Load() == before) {
-			t.Errorf("a POST that tries %s first: got %v, want an error only for the endpoint that hangs up", first, err)
+			t.Errorf("a POST that tries %s first: got %v and %d requests at the other node, want an error and 0 for the node that hangs up, and otherwise success", first, err, asked.Load()-before)
 		}
 		if _, err := m.Call(t.Context(), http.MethodGet, "/api/x", nil, nil); err != nil {
-			t.Error(err)
+			t.Errorf("a GET that can be repeated on the other node: got %v, want no error", err)
 		}
 	}
 	m, err := live.NewManagement(live.ManagementConfig{URL: strings.Replace(down.URL, "//", "//u:hidden@", 1), URLs: []string{down.URL}})
@@ -126,12 +125,12 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 	}
 	_, err = m.Call(t.Context(), http.MethodGet, "/api/x", nil, nil)
 	if err == nil {
-		t.Fatal("a call succeeded although both servers are down, want an error")
+		t.Fatal("Call with both servers down: got no error, want one")
 	}
 	if n := strings.Count(err.Error(), "connection refused"); n != 2 {
-		t.Errorf("got %d refusals in the error %v, want 2", n, err)
+		t.Errorf("got %d refusals in the error, want 2: %v", n, err)
 	}
 	if strings.Contains(err.Error(), "hidden") {
-		t.Errorf("the error shows the password: %v", err)
+		t.Errorf("got %v, want an error without the password", err)
 	}
 }

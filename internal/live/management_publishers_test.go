@@ -30,6 +30,6 @@ func TestUnroutedPublishers(t *testing.T) {
 	}
 	want := []live.Publisher{{User: "shop", Connection: "c1"}, {User: "shop", Connection: "c2"}}
 	if !reflect.DeepEqual(list, want) {
-		t.Errorf("got %v, want %v", list, want)
+		t.Errorf("UnroutedPublishers: got %v, want %v", list, want)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// answers are the broker's answers about the virtual host "a/b".
+// answers contains the broker's answers about the virtual host "a/b", by path.
 var answers = map[string]string{
 	"/api/exchanges/a%2Fb": `[{"name":"","type":"direct","durable":true,"arguments":{}},
 		{"name":"x","type":"topic","durable":true,"auto_delete":false,"internal":true,"arguments":{"alternate-exchange":"y"}}]`,
@@ -30,7 +30,7 @@ var answers = map[string]string{
 	"/api/operator-policies/a%2Fb": `[{"vhost":"a/b","name":"o","pattern":"q","apply-to":"queues","priority":0,"definition":{"expires":9}}]`,
 }
 
-// server answers like a broker; refused paths get a status.
+// server returns a server that answers like a broker, except that refused paths get the given status.
 func server(t *testing.T, refused map[string]int) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -77,7 +77,7 @@ func TestInspectReadsEverything(t *testing.T) {
 				Arguments: amqp.Table{"x-message-ttl": int64(60000)}, Messages: 9, Unacked: 4, Leaving: 1,
 				Consumers: 1,
 				Members:   []string{"a", "b"}, Online: []string{"a", "b"}, Node: "a", State: "running",
-				// The effective values that the queue reports are older than the policies.
+				// The effective policy follows from the policies, because the values that the queue reports are older.
 				Policy: "p", OperatorPolicy: "o", EffectivePolicy: map[string]any{"expires": int64(5)},
 			},
 			"old": {Uncounted: true, ArgumentsKnown: true, Type: topology.Classic, Durable: true, Arguments: amqp.Table{}, EffectivePolicy: map[string]any{}},
@@ -104,11 +104,11 @@ func TestPoliciesAreOptional(t *testing.T) {
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
 		got, err := inspector(t, server(t, map[string]int{"/api/policies/a%2Fb": status})).Inspect(t.Context(), topology.Topology{})
 		if err != nil || got.PoliciesKnown || len(got.Queues) != 2 {
-			t.Errorf("%d: got %+v, %v, want no error, PoliciesKnown = false and 2 queues", status, got, err)
+			t.Errorf("policies refused with the status %d: got %+v, error %v, want PoliciesKnown = false, 2 queues and no error", status, got, err)
 		}
 	}
 	if _, err := inspector(t, server(t, map[string]int{"/api/policies/a%2Fb": 500})).Inspect(t.Context(), topology.Topology{}); err == nil {
-		t.Error("Inspect of a broken server returned no error, want one")
+		t.Error("policies refused with the status 500: got no error, want one")
 	}
 }
 
@@ -119,18 +119,18 @@ func TestErrorsSayWhereAndNotThePassword(t *testing.T) {
 		}
 		_, err := inspector(t, server(t, map[string]int{path: 404})).Inspect(t.Context(), topology.Topology{})
 		if err == nil || !strings.Contains(err.Error(), `virtual host "a/b"`) || strings.Contains(err.Error(), "hidden") {
-			t.Errorf(`%s: got %v, want an error with "virtual host "a/b"" and no "hidden" in it`, path, err)
+			t.Errorf(`%s: got %v, want an error with 'virtual host "a/b"' and without the password`, path, err)
 		}
 	}
 	s := server(t, nil)
 	i := inspector(t, s)
 	s.Close()
 	if _, err := i.Inspect(t.Context(), topology.Topology{}); err == nil || strings.Contains(err.Error(), "hidden") {
-		t.Errorf(`a server that does not exist: got %v, want an error and no "hidden" in it`, err)
+		t.Errorf("a server that does not exist: got %v, want an error without the password", err)
 	}
 	for _, bad := range []string{"", "127.0.0.1:15672", "ftp://u:hidden@h", "http://u:hidden@h:x y"} {
 		if _, err := live.NewManagement(live.ManagementConfig{URL: bad}); err == nil || strings.Contains(err.Error(), "hidden") {
-			t.Errorf(`%q: got %v, want an error and no "hidden" in it`, bad, err)
+			t.Errorf("NewManagement with %q: got %v, want an error without the password", bad, err)
 		}
 	}
 }

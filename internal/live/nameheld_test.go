@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The broker closes the connection if a queue cannot be declared because an earlier process holds its name. The error
-// names the queue and says where the remedy is documented.
+// If a queue cannot be declared because a process that should not exist is registered under its name, the broker closes
+// the connection. The error names the queue and says where the remedy is documented.
 func TestApplyNamesTheQueueWhoseNameIsHeld(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5"})
 	defer srv.Close()
@@ -26,6 +26,6 @@ func TestApplyNamesTheQueueWhoseNameIsHeld(t *testing.T) {
 	want := topology.Topology{Queues: []topology.Queue{{Name: "other"}, {Name: "orders"}}}
 	_, err = (live.Broker{Conn: conn}).Apply(t.Context(), want, live.ApplyOptions{})
 	if err == nil || !strings.Contains(err.Error(), `declare queue "orders"`) || !strings.Contains(err.Error(), "docs/operations.md") {
-		t.Errorf(`got %v, want an error with "declare queue "orders"" and with "docs/operations.md"`, err)
+		t.Errorf(`got %v, want an error with 'declare queue "orders"' and "docs/operations.md"`, err)
 	}
 }

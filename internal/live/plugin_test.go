@@ -15,12 +15,12 @@ import (
 
 const probed = "delay.plugin.probe"
 
-// probe calls ProbePlugin, and fails the test if the probe's exchange still exists afterwards.
+// probe asks a broker for the plugin, and fails the test if the probe leaves its exchange behind.
 func probe(t *testing.T, srv *amqptest.Server) error {
 	t.Helper()
 	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
 	if slices.ContainsFunc(srv.Exchanges(), func(e amqptest.Exchange) bool { return e.Name == probed }) {
-		t.Errorf("the exchange %s still exists, want it deleted", probed)
+		t.Errorf("the exchange %s exists after the probe, want it deleted", probed)
 	}
 	return err
 }
@@ -29,7 +29,7 @@ func TestProbeFindsThePlugin(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{Version: "3.13.7", Plugin: true})
 	defer srv.Close()
 	if err := probe(t, srv); err != nil {
-		t.Error(err)
+		t.Errorf("ProbePlugin: got %v, want no error", err)
 	}
 	for _, method := range []string{"exchange.declare", "exchange.delete", "connection.close"} {
 		if n := srv.Calls(method); n != 1 {
@@ -38,7 +38,8 @@ func TestProbeFindsThePlugin(t *testing.T) {
 	}
 }
 
-// The probe finds the plugin even without permission for its exchange, because brokers check the exchange type first.
+// The probe works even for a user who has no permission for the name of its exchange, because brokers check the type
+// first.
 func TestProbeWithoutPermission(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{Version: "3.13.7", Plugin: true})
 	defer srv.Close()
@@ -61,7 +62,7 @@ func TestProbeMissesThePlugin(t *testing.T) {
 		}
 		for _, want := range []string{"RabbitMQ " + version, "rabbitmq_delayed_message_exchange", "bucket", "ttl", says} {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: got %q, want it to contain %q", version, err, want)
+				t.Errorf("RabbitMQ %s: got %q, want an error with %q", version, err, want)
 			}
 		}
 		if strings.Contains(err.Error(), enable) == strings.Contains(err.Error(), impossible) {
@@ -78,7 +79,7 @@ func TestProbeMissesThePlugin(t *testing.T) {
 	}
 }
 
-// No other error allows a conclusion about the plugin.
+// Other errors do not show whether the broker has the plugin, so ProbePlugin returns them unchanged.
 func TestProbeOtherErrors(t *testing.T) {
 	for code, text := range map[int]string{
 		amqp.PreconditionFailed: "inequivalent arg 'type' for exchange 'delay.plugin.probe'",
@@ -99,7 +100,7 @@ func TestProbeOtherErrors(t *testing.T) {
 	}
 }
 
-// A broker that does not answer blocks a probe no longer than its context allows.
+// If the broker does not answer, the probe returns when its context is canceled.
 func TestProbeEndsWithItsContext(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5", Plugin: true})
 	defer srv.Close()

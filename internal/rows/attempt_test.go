@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// The record of an attempt belongs to the token of that attempt.
+// Only the attempt that has the token of a record can renew, end or complete its lease.
 func TestAttempts(t *testing.T) {
 	x := newTable(t)
 	k := EffectKey{Task: "a", Created: start, Version: 1, Queue: "q"}
@@ -18,35 +18,35 @@ func TestAttempts(t *testing.T) {
 		check(t, err)
 		return r
 	}
-	want(t, "a new one", record(), "{0  0 false}")
+	want(t, "a new record", record(), "{0  0 false}")
 	check(t, x.BeginAttempt(t.Context(), k, 1, "first", ms(time.Minute), start))
-	want(t, "one that runs", record(), fmt.Sprintf("{1 first %d false}", ms(time.Minute)))
+	want(t, "a running attempt", record(), fmt.Sprintf("{1 first %d false}", ms(time.Minute)))
 	renewed, err := x.RenewLease(t.Context(), k, "first", ms(time.Hour))
 	check(t, err)
 	want(t, "renewed", renewed, "true")
 	renewed, err = x.RenewLease(t.Context(), k, "another", ms(2*time.Hour))
 	check(t, err)
-	want(t, "renewed by another", renewed, "false")
+	want(t, "renewed with another token", renewed, "false")
 	check(t, x.EndAttempt(t.Context(), k, 5, "another"))
-	want(t, "ended by another", record(), fmt.Sprintf("{1 first %d false}", ms(time.Hour)))
+	want(t, "ended with another token", record(), fmt.Sprintf("{1 first %d false}", ms(time.Hour)))
 	check(t, x.EndAttempt(t.Context(), k, 1, "first"))
 	want(t, "ended", record(), "{1  0 false}")
 	check(t, x.BeginAttempt(t.Context(), k, 2, "second", ms(time.Minute), start))
 	for token, complete := range map[string]string{"first": "false", "second": "true"} {
 		done, err := x.CompleteLease(t.Context(), k, token, start)
 		check(t, err)
-		want(t, "completed by the "+token, done, complete)
+		want(t, "completed with the token "+token, done, complete)
 	}
-	want(t, "complete", record(), "{2 second 0 true}")
+	want(t, "a complete record", record(), "{2 second 0 true}")
 	renewed, err = x.RenewLease(t.Context(), k, "second", ms(time.Hour))
 	check(t, err)
-	want(t, "renewed when complete", renewed, "false")
+	want(t, "renewed after it is complete", renewed, "false")
 	done, err := x.CompleteLease(t.Context(), k, "second", start)
 	check(t, err)
 	want(t, "completed twice", done, "false")
 }
 
-// A task runs and ends under a lease.
+// A task is marked as running when its lease starts, and as done when the work of its current version ends.
 func TestRunning(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("a", 0), toE("b", "k", 0), toQ("c", 0))
@@ -67,7 +67,7 @@ func TestRunning(t *testing.T) {
 	x.wantTask("a", Done, 1)
 }
 
-// leased begins an attempt of a running task with a unique key, under a lease of one minute.
+// leased starts an attempt of a running task with a unique key, under a lease of one minute.
 func leased(t *testing.T) (*table, EffectKey) {
 	t.Helper()
 	x := newTable(t)
@@ -82,7 +82,8 @@ func leased(t *testing.T) (*table, EffectKey) {
 	return x, k
 }
 
-// A task whose lease has ended is pending again, or gives way to another task with its key.
+// A task whose lease has expired becomes pending again. If another task with its key is pending, it is cancelled
+// instead.
 func TestEndedLeases(t *testing.T) {
 	for status, rival := range map[string]bool{Pending: false, Cancelled: true} {
 		x, _ := leased(t)
@@ -94,7 +95,7 @@ func TestEndedLeases(t *testing.T) {
 		for after, expected := range map[time.Duration]string{time.Minute - time.Millisecond: "[]", time.Minute: "[a]"} {
 			ids, err := x.EndedLeases(t.Context(), ms(after))
 			check(t, err)
-			want(t, after.String(), ids, expected)
+			want(t, "expired leases after "+after.String(), ids, expected)
 		}
 		ended, err := x.EndLease(t.Context(), "a", start)
 		check(t, err)
@@ -109,8 +110,7 @@ func TestEndedLeases(t *testing.T) {
 	}
 }
 
-// A failure is recorded unless the task has had another outcome, or another attempt is working on
-// it.
+// A failure is recorded unless the task already has another outcome, or another attempt is running.
 func TestRecordFailure(t *testing.T) {
 	for name, tt := range map[string]struct {
 		f      Failure
@@ -118,18 +118,18 @@ func TestRecordFailure(t *testing.T) {
 		before string // state of the row before the statement
 		want   string // status, attempts, resend_at, last_error
 	}{
-		"to be tried again":  {Failure{Counts: true, Attempts: 2, Cause: "why", ResendAt: 7}, "token", "attempts = 1", "pending 2 7 why"},
-		"of a late delivery": {Failure{Counts: true, Attempts: 2, Cause: "why"}, "token", "attempts = 3", "pending 3 0 why"},
-		"not before":         {Failure{ResendAt: 7}, "token", "resend_at = 9", "pending 0 9 "},
-		"final":              {Failure{Counts: true, Attempts: 5, Cause: "why", Final: true}, "token", "attempts = 4", "failed 5 0 why"},
-		"that gives way":     {Failure{Counts: true, Attempts: 1, Cause: "why", GivesWay: true}, "token", "attempts = 0", "cancelled 1 0 why"},
-		"that does not count": {
+		"retry":                  {Failure{Counts: true, Attempts: 2, Cause: "why", ResendAt: 7}, "token", "attempts = 1", "pending 2 7 why"},
+		"late delivery":          {Failure{Counts: true, Attempts: 2, Cause: "why"}, "token", "attempts = 3", "pending 3 0 why"},
+		"later resend time kept": {Failure{ResendAt: 7}, "token", "resend_at = 9", "pending 0 9 "},
+		"final":                  {Failure{Counts: true, Attempts: 5, Cause: "why", Final: true}, "token", "attempts = 4", "failed 5 0 why"},
+		"gives way":              {Failure{Counts: true, Attempts: 1, Cause: "why", GivesWay: true}, "token", "attempts = 0", "cancelled 1 0 why"},
+		"does not count": {
 			Failure{Attempts: 3, Cause: "why"}, "token", "attempts = 1", "pending 1 0 ",
 		},
-		"of another attempt":    {Failure{Counts: true, Attempts: 2, Cause: "why", Final: true}, "another", "attempts = 1", "running 1 0 "},
-		"after the effect":      {Failure{Counts: true, Attempts: 2, Final: true}, "token", "status = 'done', finished_at = 1", "done 0 0 "},
-		"of an earlier version": {Failure{Counts: true, Attempts: 2, Final: true}, "token", "version = 2", "running 0 0 "},
-		"of an earlier task":    {Failure{Counts: true, Attempts: 2, Final: true}, "token", "status = 'pending', created_at = created_at + 1", "pending 0 0 "},
+		"another attempt":    {Failure{Counts: true, Attempts: 2, Cause: "why", Final: true}, "another", "attempts = 1", "running 1 0 "},
+		"after the effect":   {Failure{Counts: true, Attempts: 2, Final: true}, "token", "status = 'done', finished_at = 1", "done 0 0 "},
+		"an earlier version": {Failure{Counts: true, Attempts: 2, Final: true}, "token", "version = 2", "running 0 0 "},
+		"an earlier task":    {Failure{Counts: true, Attempts: 2, Final: true}, "token", "status = 'pending', created_at = created_at + 1", "pending 0 0 "},
 	} {
 		x, k := leased(t)
 		x.set("a", tt.before)
@@ -151,7 +151,7 @@ func TestRecordFailureOfAKeyThatIsTaken(t *testing.T) {
 	x.insert(other)
 	err := x.RecordFailure(t.Context(), Fence{ID: "a", Version: 1}, Failure{}, "token", start)
 	if !sqldb.Duplicate(err) {
-		t.Errorf("got %v, want a duplicate", err)
+		t.Errorf("RecordFailure: got %v, want an error about a duplicate", err)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestRecordDeath(t *testing.T) {
 	check(t, x.RecordDeath(t.Context(), k, 3, "killed", start))
 	got := x.get("a")
 	want(t, "attempts", got.Attempts, "3")
-	want(t, "the cause", got.LastError, "killed")
+	want(t, "the last error", got.LastError, "killed")
 	check(t, x.RecordDeath(t.Context(), k, 2, "again", start))
 	want(t, "attempts after a late record", x.get("a").Attempts, "3")
 	earlier := k
@@ -169,5 +169,5 @@ func TestRecordDeath(t *testing.T) {
 	want(t, "attempts after the death of an earlier task", x.get("a").Attempts, "3")
 	x.end("a", Done, start)
 	check(t, x.RecordDeath(t.Context(), k, 9, "late", start))
-	want(t, "attempts of a task that is done", x.get("a").Attempts, "3")
+	want(t, "attempts of a done task", x.get("a").Attempts, "3")
 }

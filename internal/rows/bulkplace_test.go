@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A position at which a bulk change continues is parsed exactly as it was printed, whatever the ids are.
+// FuzzBulkPlace checks that the place at which a bulk change continues is parsed exactly as it was printed, whatever
+// ids it contains.
 func FuzzBulkPlace(f *testing.F) {
 	f.Add(int64(1767225600000), "order-42", "a", "b\"[")
 	f.Add(int64(0), "", "x", "")
@@ -24,7 +25,7 @@ func FuzzBulkPlace(f *testing.F) {
 			return
 		}
 		if got, err := ParseBulkPlace(p.String()); err != nil || got.Place != p.Place || !slices.Equal(got.Held, p.Held) {
-			t.Errorf("%q is read as %+v (%v), want %+v", p, got, err, p)
+			t.Errorf("ParseBulkPlace(%q): got %+v, error %v, want %+v and no error", p.String(), got, err, p)
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Lanes returns the destinations that have something to send, with their first due time.
+// Lanes returns the destinations that have tasks to send, with their first due times.
 func TestLanes(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("a", time.Hour), toQ("b", 0), toE("c", "k", time.Minute))
@@ -30,15 +30,15 @@ func TestLanes(t *testing.T) {
 	} {
 		list, err := x.Lanes(t.Context(), tt.p, ms(tt.until))
 		check(t, err)
-		want(t, fmt.Sprint(tt.p, tt.until), list, tt.want)
+		want(t, fmt.Sprintf("lanes for purpose %v until %v", tt.p, tt.until), list, tt.want)
 	}
 	lanes, err := x.PendingLanes(t.Context())
 	check(t, err)
-	want(t, "pending", lanes, "[{later } {q } { e} {sent }]")
-	want(t, "a task's", toE("a", "k", 0).Lane(), "{ e}")
+	want(t, "pending lanes", lanes, "[{later } {q } { e} {sent }]")
+	want(t, "the lane of a task", toE("a", "k", 0).Lane(), "{ e}")
 }
 
-// Each request gets the most urgent rows of its lane, without rows that are already claimed.
+// Each request gets the most urgent rows in its lane, without rows that are already claimed.
 func TestPickAndClaim(t *testing.T) {
 	x := newTable(t)
 	for i := range 4 {
@@ -74,24 +74,24 @@ func TestPickAndClaim(t *testing.T) {
 		candidates, err := x.Candidates(t.Context(), ToSend, []ClaimRequest{tt.request}, []int{tt.skip}, []int{tt.limit}, start)
 		check(t, err)
 		if got := ids(candidates); got != expected {
-			t.Errorf("%+v: got %s, want %s", tt, got, expected)
+			t.Errorf("Candidates for %+v: got %q, want %q", tt, got, expected)
 		}
 	}
 	candidates, err := x.Candidates(t.Context(), ToSend, []ClaimRequest{{Lane: q, Until: all}, {Lane: e, Until: all}}, []int{0, 0}, []int{2, 2}, ms(time.Second))
 	check(t, err)
-	want(t, "of two lanes", ids(candidates), "0q2 0q3 1e0 1e1")
+	want(t, "candidates from two lanes", ids(candidates), "0q2 0q3 1e0 1e1")
 	claimed, err := x.Claim(t.Context(), candidates, ms(time.Minute))
 	check(t, err)
-	want(t, "claimed", len(claimed), "4")
+	want(t, "number of claimed tasks", len(claimed), "4")
 	candidates, err = x.Candidates(t.Context(), ToSend, []ClaimRequest{{Lane: q, Until: all}}, []int{0}, []int{9}, ms(2*time.Second))
 	check(t, err)
-	want(t, "beside a claim", ids(candidates), "0q0 0q1")
+	want(t, "candidates during a claim", ids(candidates), "0q0 0q1")
 	candidates, err = x.Candidates(t.Context(), ToSend, []ClaimRequest{{Lane: q, Until: all}}, []int{0}, []int{9}, ms(time.Minute))
 	check(t, err)
-	want(t, "after its end", ids(candidates), "0q0 0q1 0q2 0q3")
+	want(t, "candidates after the claim has expired", ids(candidates), "0q0 0q1 0q2 0q3")
 }
 
-// A candidate's size is that of the body and the headers.
+// The size of a candidate is the size of its body and its headers.
 func TestPickSizes(t *testing.T) {
 	x := newTable(t)
 	large := toQ("a", 0)
@@ -102,7 +102,7 @@ func TestPickSizes(t *testing.T) {
 	want(t, "size", candidates[0].Size, fmt.Sprint(1000+len(`{"a":"b"}`)))
 }
 
-// A relay's changes of claimed tasks apply only to tasks that still have the claimed version and the lease.
+// Settle changes only claimed tasks that still have the claimed version and the claim.
 func TestSettle(t *testing.T) {
 	pauses := []time.Duration{time.Minute, time.Hour}
 	for name, tt := range map[string]struct {
@@ -113,7 +113,7 @@ func TestSettle(t *testing.T) {
 		"sent":                {"attempts = 0", MarkSent(at(0), pauses), "pending 1 0 0 1800003660000 "},
 		"sent again":          {"sends = 1", MarkSent(at(0), pauses), "pending 2 0 0 1800007200000 "},
 		"sent late":           {"due_at = 0", MarkSent(at(0), pauses), "pending 1 0 0 1800000060000 "},
-		"kept for later":      {"resend_at = 1900000000000", MarkSent(at(0), pauses), "pending 1 0 0 1900000000000 "},
+		"later resend kept":   {"resend_at = 1900000000000", MarkSent(at(0), pauses), "pending 1 0 0 1900000000000 "},
 		"sent after failures": {"send_failures = 2, last_error = 'send'", MarkSent(at(0), pauses), "pending 1 0 0 1800003660000 "},
 		"sent after attempts": {"attempts = 1, last_error = 'why'", MarkSent(at(0), pauses), "pending 1 0 0 1800003660000 why"},
 		"given back":          {"send_failures = 1", GiveBack("full", at(0), at(time.Second)), "pending 0 2 1800000001000 0 full"},
@@ -127,7 +127,7 @@ func TestSettle(t *testing.T) {
 		x.set("other version", "claimed_until = 9, version = 2")
 		held, err := x.Settle(t.Context(), 1, 9, []string{"a", "other version", "inserted again"}, tt.a)
 		check(t, err)
-		want(t, name+": held", held, "[]")
+		want(t, name+": tasks held back", held, "[]")
 		var status, lastError string
 		var sends, failures, claimed, resend int64
 		check(t, x.one(t.Context(),
@@ -137,13 +137,13 @@ func TestSettle(t *testing.T) {
 		x.wantTask("other version", Pending, 2)
 		x.wantTask("inserted again", Pending, 1)
 		if got := x.get("inserted again"); got.Sends+got.Failures != 0 {
-			t.Errorf("%s: the task that was inserted again has %d sends and %d failures, want 0", name, got.Sends, got.Failures)
+			t.Errorf("%s: the task that was inserted again has %d sends and %d failures, want 0 and 0", name, got.Sends, got.Failures)
 		}
 	}
-	want(t, "others", others([]string{"a", "b", "c"}, []string{"b"}), "[a c]")
+	want(t, "ids of the others", others([]string{"a", "b", "c"}, []string{"b"}), "[a c]")
 }
 
-// A task that is no longer pending keeps its outcome, whatever a relay records.
+// A task that is not pending keeps its outcome, whatever a relay records.
 func TestSettleLeavesOutcomes(t *testing.T) {
 	for name, a := range map[string]Assignment{
 		"given back": GiveBack("full", at(0), at(0)), "failed": FailUnsendable("large", at(0)), "late": EndLate(at(0)),
@@ -154,13 +154,13 @@ func TestSettleLeavesOutcomes(t *testing.T) {
 		_, err := x.Settle(t.Context(), 1, 0, []string{"a"}, a)
 		check(t, err)
 		if got := x.get("a"); got.Status != Done || got.LastError != "" {
-			t.Errorf("%s: the task is %s with the error %q, want %s and no error", name, got.Status, got.LastError, Done)
+			t.Errorf(`%s: the task is %s with the error %q, want %s and ""`, name, got.Status, got.LastError, Done)
 		}
 	}
 }
 
-// The progress of consumers is known from done tasks: when their messages arrived, and when a task was done by the only
-// message that was sent for it.
+// Passages derives the progress of consumers from done tasks: when the last of their messages arrived, and when the
+// last task was done that was sent only once.
 func TestPassages(t *testing.T) {
 	x := newTable(t)
 	add := func(id, key string, due, sent, finished time.Duration, sends int) {
@@ -181,11 +181,10 @@ func TestPassages(t *testing.T) {
 	want(t, "overdue", firsts, "map[k5:1800000060000]")
 	firsts, err = x.FirstOverdue(t.Context(), Lane{Exchange: "e"}, start)
 	check(t, err)
-	want(t, "overdue before", firsts, "map[]")
+	want(t, "overdue at the start", firsts, "map[]")
 }
 
-// A task that was sent again counts as settled when it is done, and also when its handler has
-// scheduled it again.
+// A task that was sent again counts as settled when it is done, or when its handler has replaced it with a new version.
 func TestCountUnsettled(t *testing.T) {
 	x := newTable(t)
 	ids := []string{"done", "recurs", "lost"}
@@ -198,15 +197,15 @@ func TestCountUnsettled(t *testing.T) {
 		check(t, err)
 		return n
 	}
-	want(t, "before", unsettled(), "3")
+	want(t, "unsettled", unsettled(), "3")
 	_, err := x.Insert(t.Context(), []*Task{toQ("recurs", time.Hour)}, start, Replace)
 	check(t, err)
-	want(t, "after one recurs", unsettled(), "2")
+	want(t, "unsettled after one was replaced", unsettled(), "2")
 	done, err := x.Done(t.Context(), Fence{ID: "done", Version: 1, Due: start}, start)
 	check(t, err)
 	want(t, "done", done, "true")
-	want(t, "after one is done", unsettled(), "1")
+	want(t, "unsettled after one is done", unsettled(), "1")
 	if n, err := x.CountUnsettled(t.Context(), nil); n != 0 || err != nil {
-		t.Errorf("without ids: got %d, %v, want 0 and no error", n, err)
+		t.Errorf("CountUnsettled without ids: got %d, error %v, want 0 and no error", n, err)
 	}
 }

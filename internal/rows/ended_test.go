@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Each task counts in the time span in which it ended, by its lateness. A failed task has retries but no lateness.
+// Each task counts in the span in which it ended. Done tasks are also counted by their lateness, failed tasks only with
+// their retries.
 func TestEnded(t *testing.T) {
 	x := newTable(t)
 	for i, tt := range []struct {
@@ -44,17 +45,17 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-// The bounds of the histogram increase, with twelve bounds for each power of ten.
+// The bounds of the histogram of lateness increase from 1 ms to more than a day.
 func TestLateBounds(t *testing.T) {
 	if !slices.IsSorted(LateBounds) {
-		t.Error("LateBounds is not sorted, want it sorted")
+		t.Errorf("got the bounds %v, want them sorted", LateBounds)
 	}
-	want(t, "bounds", len(LateBounds), "94")
-	want(t, "the first", LateBounds[0], "1ms")
-	want(t, "the last", LateBounds[93], "27h46m40s")
+	want(t, "number of bounds", len(LateBounds), "94")
+	want(t, "the first bound", LateBounds[0], "1ms")
+	want(t, "the last bound", LateBounds[93], "27h46m40s")
 }
 
-// A task counts as retried from its first failed attempt until its end.
+// CountRetried counts pending, overdue tasks with at least one failed attempt.
 func TestCountRetried(t *testing.T) {
 	x := newTable(t)
 	for i, tt := range []struct {
@@ -69,6 +70,6 @@ func TestCountRetried(t *testing.T) {
 	for most, expected := range map[int64]string{100: "2", 1: "1"} {
 		n, err := x.CountRetried(t.Context(), start, most)
 		check(t, err)
-		want(t, fmt.Sprintf("of %d", most), n, expected)
+		want(t, fmt.Sprintf("retried, with the limit %d", most), n, expected)
 	}
 }

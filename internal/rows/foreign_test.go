@@ -14,21 +14,21 @@ func TestForeignRows(t *testing.T) {
 		value  any
 		reason string // the reason in Bad; empty for a valid row
 	}{
-		"half a millisecond":     {"due_at", 1.5, "column due_at: 1.5, expected a whole number"},
-		"a text for a time":      {"due_at", "soon", `column due_at: "soon", expected a whole number`},
-		"bytes for a time":       {"due_at", []byte("soon"), `column due_at: "soon", expected a whole number`},
-		"a text for a number":    {"attempts", "many", `column attempts: "many", expected a whole number`},
-		"half a version":         {"version", 1.5, "column version: 1.5"},
-		"a text that is no text": {"content_type", "\xff", `column content_type: "\xff", expected UTF-8 without NUL`},
-		"a key that is no text":  {"routing_key", "\xff", `column routing_key: "\xff"`},
-		"a NUL":                  {"type", "a\x00b", "column type"},
-		"a list for headers":     {"headers", "[]", "column headers: expected a JSON object of strings"},
-		"numbers in headers":     {"headers", `{"a":1}`, "column headers"},
-		"null in headers":        {"headers", `{"a":null}`, `column headers: expected a JSON object of strings: "a" is null`},
-		"a day":                  {"created_at", "today", "column created_at"},
-		"a text for NULL":        {"sent_at", "x", "column sent_at"},
-		"bytes for a text":       {"last_error", []byte("why"), ""},
-		"a large priority":       {"priority", 300, ""},
+		"half a millisecond":         {"due_at", 1.5, "column due_at: 1.5, expected a whole number"},
+		"a text for a time":          {"due_at", "soon", `column due_at: "soon", expected a whole number`},
+		"bytes for a time":           {"due_at", []byte("soon"), `column due_at: "soon", expected a whole number`},
+		"a text for a number":        {"attempts", "many", `column attempts: "many", expected a whole number`},
+		"half a version":             {"version", 1.5, "column version: 1.5"},
+		"a text in another encoding": {"content_type", "\xff", `column content_type: "\xff", expected UTF-8 without NUL`},
+		"a key in another encoding":  {"routing_key", "\xff", `column routing_key: "\xff"`},
+		"a NUL":                      {"type", "a\x00b", "column type"},
+		"a list for headers":         {"headers", "[]", "column headers: expected a JSON object of strings"},
+		"numbers in headers":         {"headers", `{"a":1}`, "column headers"},
+		"null in headers":            {"headers", `{"a":null}`, `column headers: expected a JSON object of strings: "a" is null`},
+		"a day":                      {"created_at", "today", "column created_at"},
+		"a text for NULL":            {"sent_at", "x", "column sent_at"},
+		"bytes for a text":           {"last_error", []byte("why"), ""},
+		"a large priority":           {"priority", 300, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newTable(t)
@@ -39,7 +39,7 @@ func TestForeignRows(t *testing.T) {
 				return
 			}
 			if x.reason == "" || got.Bad == nil || !strings.Contains(got.Bad.Error(), x.reason) {
-				t.Fatalf("Bad is %v, want %q", got.Bad, x.reason)
+				t.Fatalf(`got the reason %v, want one with %q ("" means a valid row)`, got.Bad, x.reason)
 			}
 			if !IsRowError(got.Bad) {
 				t.Errorf("IsRowError(%v) = false, want true", got.Bad)
@@ -52,7 +52,7 @@ func TestForeignRows(t *testing.T) {
 	}
 }
 
-// A row whose id has the type bytes can be failed too.
+// FailUnreadable also works for a row whose id is stored as bytes.
 func TestForeignID(t *testing.T) {
 	x := newTable(t)
 	x.unchecked(func() {
@@ -61,10 +61,10 @@ func TestForeignID(t *testing.T) {
 	check(t, x.FailUnreadable(t.Context(), "bytes", "because", start))
 	n, err := x.Count(t.Context(), Filter{Status: Failed})
 	check(t, err)
-	want(t, "failed", n, "1")
+	want(t, "failed tasks", n, "1")
 }
 
-// Pending rows without a valid due time are never claimed, and are found with the reason.
+// Timeless returns the pending rows without a valid due time, which no relay claims, with the reason.
 func TestTimeless(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("good", 0), toQ("text", 0), toQ("far", 0), toQ("over", 0))
@@ -83,7 +83,7 @@ func TestTimeless(t *testing.T) {
 		`text: column due_at: "soon", expected a whole number`)
 }
 
-// Cells accept the values of any driver.
+// Cells accept values from any driver.
 func TestCells(t *testing.T) {
 	var text string
 	var key string
@@ -117,7 +117,7 @@ func TestCells(t *testing.T) {
 		{&body, "b", func() any { return string(body) }, "b"},
 	} {
 		check(t, cell{"c", x.into, &RowError{}}.Scan(x.value))
-		want(t, "a cell", x.get(), x.want)
+		want(t, fmt.Sprintf("a cell of type %T with the value %v", x.into, x.value), x.get(), x.want)
 	}
 }
 
@@ -129,12 +129,12 @@ func TestCheckID(t *testing.T) {
 	} {
 		got := CheckID(id)
 		if (got == "") != (reason == "") || !strings.Contains(got, reason) {
-			t.Errorf("%.20q: got %q, want %q", id, got, reason)
+			t.Errorf(`CheckID(%.20q) = %q, want a text with %q ("" means valid)`, id, got, reason)
 		}
 	}
 }
 
-// An error's text has at most 1024 bytes of whole characters, without NUL.
+// The stored text of an error consists of at most 1024 bytes of whole characters, without NUL.
 func TestErrorText(t *testing.T) {
 	for text, expected := range map[string]string{
 		"why":                    "why",
@@ -143,24 +143,24 @@ func TestErrorText(t *testing.T) {
 		strings.Repeat("ü", 600): strings.Repeat("ü", 512),
 	} {
 		if got := ErrorText(errors.New(text)); got != expected {
-			t.Errorf("%.20q: got %.40q (%d bytes), want %.40q", text, got, len(got), expected)
+			t.Errorf("ErrorText of %.20q = %.40q (%d bytes), want %.40q (%d bytes)", text, got, len(got), expected, len(expected))
 		}
 	}
 }
 
-// An error names a field in words, as in documentation, and not by its column name.
+// An error describes a field in words, as the documentation does, and not with its Go name.
 func TestWords(t *testing.T) {
 	for field, words := range map[string]string{
 		"ID": "id", "CorrelationID": "correlation id", "DeliverAt": "due time", "MisfireLimit": "misfire limit", "Queue": "queue",
 	} {
 		if got := Words(field); got != words {
-			t.Errorf("%s: got %q, want %q", field, got, words)
+			t.Errorf("Words(%q) = %q, want %q", field, got, words)
 		}
 	}
 	want(t, "an error", (&FieldError{"TimeZone", "is odd"}).Error(), "time zone: is odd")
 }
 
-// The duration in a row that another program wrote is never negative.
+// The expiry of a task is rounded up to whole milliseconds.
 func TestForeignExpiry(t *testing.T) {
 	x := newTable(t)
 	task := toQ("a", 0)

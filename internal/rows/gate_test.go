@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The pause and the rate limit of a lane are written and read.
+// The pause and the rate limit of a lane can be written and read again.
 func TestGates(t *testing.T) {
 	x := newTable(t)
 	q, e := Lane{Queue: "q"}, Lane{Exchange: "e"}
@@ -15,7 +15,7 @@ func TestGates(t *testing.T) {
 		g, err := x.LockGate(t.Context(), l)
 		check(t, err)
 		if expected := (&Gate{Lane: l, Burst: 1}); !reflect.DeepEqual(g, expected) {
-			t.Errorf("a new gate: got %+v, want %+v", g, expected)
+			t.Errorf("LockGate of a new gate: got %+v, want %+v", g, expected)
 		}
 	}
 	written := &Gate{
@@ -26,15 +26,15 @@ func TestGates(t *testing.T) {
 	list, err := x.Gates(t.Context())
 	check(t, err)
 	if expected := []*Gate{{Lane: e, Burst: 1}, written}; !reflect.DeepEqual(list, expected) {
-		t.Errorf("got %+v, want %+v", list, expected)
+		t.Errorf("Gates: got %+v, want %+v", list, expected)
 	}
 	spent := *written
 	spent.Free, spent.SpreadFree, spent.PausedBy = 8, 10, "not written"
 	check(t, x.SpendGate(t.Context(), &spent))
 	by, err := x.LockGates(t.Context(), []Lane{q, {Queue: "none"}})
 	check(t, err)
-	want(t, "locked", len(by), "1")
-	want(t, "spent", fmt.Sprintf("%d %d %s", by[q].Free, by[q].SpreadFree, by[q].PausedBy), "8 10 anna")
+	want(t, "number of locked gates", len(by), "1")
+	want(t, "the gate after SpendGate", fmt.Sprintf("%d %d %s", by[q].Free, by[q].SpreadFree, by[q].PausedBy), "8 10 anna")
 }
 
 func TestGateStates(t *testing.T) {
@@ -45,14 +45,14 @@ func TestGateStates(t *testing.T) {
 		"nothing":           {Gate{}, false, false},
 		"a pause":           {Gate{PausedAt: at(0)}, true, false},
 		"a spread":          {Gate{SpreadRate: 1, SpreadUntil: at(1)}, false, true},
-		"a spread that was": {Gate{SpreadRate: 1, SpreadUntil: at(0)}, false, false},
+		"a finished spread": {Gate{SpreadRate: 1, SpreadUntil: at(0)}, false, false},
 		"no rate":           {Gate{SpreadUntil: at(1)}, false, false},
 	} {
 		if tt.g.Paused() != tt.paused {
-			t.Errorf("%s: paused: got %v, want %v", name, tt.g.Paused(), tt.paused)
+			t.Errorf("%s: got Paused = %t, want %t", name, tt.g.Paused(), tt.paused)
 		}
 		if tt.g.Spreads(at(0)) != tt.spreads {
-			t.Errorf("%s: spreads: got %v, want %v", name, tt.g.Spreads(at(0)), tt.spreads)
+			t.Errorf("%s: got Spreads = %t, want %t", name, tt.g.Spreads(at(0)), tt.spreads)
 		}
 	}
 }
@@ -75,15 +75,15 @@ func TestRecall(t *testing.T) {
 		check(t, err)
 		return n
 	}
-	want(t, "before all", recall(0, 9), "0")
-	want(t, "two", recall(time.Hour, 2), "2")
+	want(t, "recalled until the start", recall(0, 9), "0")
+	want(t, "recalled with the limit 2", recall(time.Hour, 2), "2")
 	for id, version := range map[string]int64{"0": 1, "1": 1, "2": 2, "3": 2, "unsent": 1, "another lane's": 1} {
 		x.wantTask(id, Pending, version)
 	}
-	want(t, "up to a time", recall(3*time.Minute, 9), "1")
+	want(t, "recalled until 3m", recall(3*time.Minute, 9), "1")
 	n, err := x.CountUnsent(t.Context(), q, ms(time.Hour), 10)
 	check(t, err)
-	want(t, "to be sent", n, "4")
+	want(t, "unsent after the recalls", n, "4")
 }
 
 func TestDueOfALane(t *testing.T) {
@@ -99,13 +99,13 @@ func TestDueOfALane(t *testing.T) {
 	}
 	oldest, err := x.OldestOf(t.Context(), Lane{Queue: "none"}, false, start)
 	check(t, err)
-	want(t, "of none", oldest.IsZero(), "true")
+	want(t, "OldestOf an empty lane is zero", oldest.IsZero(), "true")
 	for most, expected := range map[int64]string{10: "2", 1: "1"} {
 		n, err := x.CountDue(t.Context(), q, start, most)
 		check(t, err)
-		want(t, fmt.Sprint("due, up to ", most), n, expected)
+		want(t, fmt.Sprint("due, with the limit ", most), n, expected)
 	}
 }
 
-// equal compares all fields of rows.
+// equal reports whether all fields of two rows are equal.
 func equal(a, b any) bool { return reflect.DeepEqual(a, b) }

@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// A time is written in milliseconds, rounded up so that nothing is early, and no time overflows
-// into another.
+// A time is written in milliseconds, rounded up so that no task is early. A time out of range is limited instead of
+// overflowing.
 func TestInstants(t *testing.T) {
 	for name, x := range map[string]struct {
 		at             time.Time
 		millis, stored int64
 	}{
-		"a millisecond":              {time.UnixMilli(start), start, start},
-		"a nanosecond more":          {time.UnixMilli(start).Add(1), start + 1, start + 1},
-		"the last":                   {time.Date(9999, 12, 31, 23, 59, 59, 999e6, time.UTC), MaxDue, MaxDue},
-		"the year 10000":             {time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), MaxDue + 1, MaxDue + 1},
-		"never":                      {time.Unix(math.MaxInt64, 0), MaxDue + 1, MaxDue + 1},
-		"the last that is in time":   {time.UnixMilli(math.MaxInt64), MaxDue + 1, MaxDue + 1},
-		"before March 1973":          {time.UnixMilli(minDue - 1), 0, minDue - 1},
-		"before 1970":                {time.Unix(-1, 0), 0, -1000},
-		"long before":                {time.UnixMilli(math.MinInt64), 0, -MaxDue},
-		"the first of all":           {time.Unix(math.MinInt64, 0), 0, -MaxDue},
-		"the zero value":             {time.Time{}, 0, time.Time{}.UnixMilli()},
-		"the first that is not past": {time.UnixMilli(minDue), minDue, minDue},
+		"a millisecond":        {time.UnixMilli(start), start, start},
+		"a nanosecond more":    {time.UnixMilli(start).Add(1), start + 1, start + 1},
+		"the last valid time":  {time.Date(9999, 12, 31, 23, 59, 59, 999e6, time.UTC), MaxDue, MaxDue},
+		"the year 10000":       {time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), MaxDue + 1, MaxDue + 1},
+		"never":                {time.Unix(math.MaxInt64, 0), MaxDue + 1, MaxDue + 1},
+		"the last time in ms":  {time.UnixMilli(math.MaxInt64), MaxDue + 1, MaxDue + 1},
+		"before March 1973":    {time.UnixMilli(minDue - 1), 0, minDue - 1},
+		"before 1970":          {time.Unix(-1, 0), 0, -1000},
+		"the first time in ms": {time.UnixMilli(math.MinInt64), 0, -MaxDue},
+		"the first time":       {time.Unix(math.MinInt64, 0), 0, -MaxDue},
+		"the zero value":       {time.Time{}, 0, time.Time{}.UnixMilli()},
+		"the first valid time": {time.UnixMilli(minDue), minDue, minDue},
 	} {
 		if got := Millis(x.at); got != x.millis {
-			t.Errorf("%s: Millis returned %d, want %d", name, got, x.millis)
+			t.Errorf("Millis of %s = %d, want %d", name, got, x.millis)
 		}
 		if got := Stored(x.at); got != x.stored {
-			t.Errorf("%s: Stored returned %d, want %d", name, got, x.stored)
+			t.Errorf("Stored of %s = %d, want %d", name, got, x.stored)
 		}
 	}
 }
@@ -39,21 +39,21 @@ func TestInstants(t *testing.T) {
 // Columns without a time are NULL or 0, and are read as the zero time.
 func TestNoInstant(t *testing.T) {
 	if got := orNull(time.Time{}); got != nil {
-		t.Errorf("orNull of the zero time: got %v, want nil", got)
+		t.Errorf("orNull of the zero time = %v, want nil", got)
 	}
 	if got := zeroOr(time.Time{}); got != 0 {
-		t.Errorf("zeroOr of the zero time: got %v, want 0", got)
+		t.Errorf("zeroOr of the zero time = %v, want 0", got)
 	}
 	want(t, "orNull", orNull(at(0)), "1800000000000")
 	want(t, "zeroOr", zeroOr(at(0)), "1800000000000")
 	for name, got := range map[string]time.Time{"orZero": orZero(sql.NullInt64{}), "orNever": orNever(0)} {
 		if !got.IsZero() {
-			t.Errorf("%s: got %v, want zero", name, got)
+			t.Errorf("%s without a time: got %v, want the zero time", name, got)
 		}
 	}
 	for name, got := range map[string]time.Time{"orZero": orZero(sql.NullInt64{Int64: start, Valid: true}), "orNever": orNever(start)} {
 		if !got.Equal(at(0)) {
-			t.Errorf("%s: got %v, want %v", name, got, at(0))
+			t.Errorf("%s with a time: got %v, want %v", name, got, at(0))
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// pages lists ids page by page.
+// pages returns the listed ids, read in pages of the given size.
 func (x *table) pages(l Listing, page int) (ids []string) {
 	x.t.Helper()
 	for {
@@ -26,13 +26,13 @@ func (x *table) pages(l Listing, page int) (ids []string) {
 	}
 }
 
-// A list contains each task once, in each order and with each page size. The orders by end leave out tasks that have
-// not ended. Ids select tasks.
+// In each sort order, the pages of a list contain each task once. The orders by end time leave out tasks that have not
+// ended. A filter can select tasks by their ids.
 func TestListOrders(t *testing.T) {
 	x := newTable(t)
-	for i := range 12 { // three at each due time
+	for i := range 12 { // three for each due time
 		x.insert(toQ(fmt.Sprintf("%02d", i), time.Duration(i/3)*time.Hour))
-		if i%2 == 0 { // two at each end
+		if i%2 == 0 { // two for each end time
 			x.end(fmt.Sprintf("%02d", i), []string{Done, Failed, Cancelled}[i/2%3], ms(-time.Duration(i/4)*time.Minute))
 		}
 	}
@@ -58,11 +58,12 @@ func TestListOrders(t *testing.T) {
 	for limit, expected := range map[int64]string{10: "2", 1: "2", 0: "1"} {
 		n, err := x.CountUpTo(t.Context(), Filter{IDs: []string{"01", "02"}}, limit)
 		check(t, err)
-		want(t, fmt.Sprintf("counted up to %d", limit), n, expected)
+		want(t, fmt.Sprintf("CountUpTo with the limit %d", limit), n, expected)
 	}
 }
 
-// A list contains each row once even if the due times of many rows are texts, which are therefore equal in the order.
+// A list contains each row once, even if the due times of many rows are texts, so that the rows are equal in the sort
+// order.
 func TestListOfTimelessRows(t *testing.T) {
 	const timed, timeless = listPage + 3, 2*listPage + 7 // two pages and more
 	x := newTable(t)
@@ -83,7 +84,7 @@ func TestListOfTimelessRows(t *testing.T) {
 		var after Place
 		check(t, x.List(t.Context(), l, func(task *Task) bool {
 			if seen[task.ID] {
-				t.Errorf("%+v: task %s is listed twice", l, task.ID)
+				t.Errorf("%+v: task %s is listed twice, want once", l, task.ID)
 			}
 			seen[task.ID] = true
 			if len(seen) == every-10 {
@@ -101,7 +102,7 @@ func TestListOfTimelessRows(t *testing.T) {
 	}
 }
 
-// A list stops when its reader does, and leaves out bodies if they are not wanted.
+// List stops when its callback returns false, and leaves out bodies with WithoutBody.
 func TestListEnds(t *testing.T) {
 	x := newTable(t)
 	for i := range 3 {
@@ -113,18 +114,17 @@ func TestListEnds(t *testing.T) {
 		n := 0
 		check(t, x.List(t.Context(), Listing{Limit: 10, WithoutBody: without}, func(task *Task) bool {
 			if len(task.Body) != size {
-				t.Errorf("got a body of %d bytes, want %d", len(task.Body), size)
+				t.Errorf("WithoutBody = %t: got a body of %d bytes, want %d", without, len(task.Body), size)
 			}
 			want(t, "tags", task.Tags, "[tag]")
 			n++
 			return n < 2
 		}))
-		want(t, "read", n, "2")
+		want(t, "tasks read", n, "2")
 	}
 }
 
-// Each condition of a filter selects tasks, in the same way for lists, counts and pages of bulk
-// changes.
+// Each condition of a filter selects the same tasks for lists, for counts and for bulk changes.
 func TestFilter(t *testing.T) {
 	x := newTable(t)
 	for i := range 4 {
@@ -167,29 +167,29 @@ func TestFilter(t *testing.T) {
 		ids := x.pages(Listing{Filter: f}, 100)
 		slices.Sort(ids)
 		if got := strings.Join(ids, " "); got != expected {
-			t.Errorf("%+v: the list is %s, want %s", f, got, expected)
+			t.Errorf("List with %+v: got %q, want %q", f, got, expected)
 		}
 		n, err := x.Count(t.Context(), f)
 		check(t, err)
 		if int(n) != len(ids) {
-			t.Errorf("%+v: Count returned %d, want %d", f, n, len(ids))
+			t.Errorf("Count with %+v: got %d, want %d, as listed", f, n, len(ids))
 		}
 		chosen, err := x.Chosen(t.Context(), f, strings.Fields("a0 a1 a2 a3 b0 z ü none"))
 		check(t, err)
 		slices.Sort(chosen)
 		if got := strings.Join(chosen, " "); got != expected {
-			t.Errorf("%+v: Chosen returned %s, want %s", f, got, expected)
+			t.Errorf("Chosen with %+v: got %q, want %q", f, got, expected)
 		}
 	}
 	if chosen, err := x.Chosen(t.Context(), Filter{}, nil); len(chosen) != 0 || err != nil {
-		t.Errorf("Chosen without ids: got %v, %v, want nothing", chosen, err)
+		t.Errorf("Chosen without ids: got %v, error %v, want no ids and no error", chosen, err)
 	}
 }
 
 // Pages of a bulk change follow one another in both directions.
 func TestPages(t *testing.T) {
 	x := newTable(t)
-	for i := range 7 { // two at each time
+	for i := range 7 { // two for each due time
 		x.insert(toQ(fmt.Sprint(i), time.Duration(i/2)*time.Hour))
 	}
 	for order, expected := range map[Order]string{Forwards: "[0 1 2 3 4 5 6]", Backwards: "[6 5 4 3 2 1 0]"} {
@@ -205,12 +205,12 @@ func TestPages(t *testing.T) {
 					break
 				}
 			}
-			want(t, fmt.Sprintf("by %d", size), ids, expected)
+			want(t, fmt.Sprintf("pages of %d", size), ids, expected)
 		}
 	}
 }
 
-// Locked rows are changed or deleted by their ids.
+// Rows are locked, changed and deleted by their ids.
 func TestBulk(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("a", 0), toQ("b", 0), toQ("c", 0))
@@ -228,7 +228,7 @@ func TestBulk(t *testing.T) {
 	want(t, "deleted", n, "1")
 }
 
-// Tags are read in sorted order, each once, and are deleted with their tasks.
+// TagNames returns each tag once, in sorted order. Tags are deleted with their tasks.
 func TestTagNames(t *testing.T) {
 	x := newTable(t)
 	names := func(limit int) []string {
@@ -236,14 +236,14 @@ func TestTagNames(t *testing.T) {
 		check(t, err)
 		return list
 	}
-	want(t, "without any", names(3), "[]")
+	want(t, "no tags", names(3), "[]")
 	for i := range 9 {
 		task := toQ(fmt.Sprint(i), 0)
 		task.Tags = []string{fmt.Sprint("tenant-", i/3), "a"}
 		x.insert(task)
 	}
-	want(t, "two", names(2), "[a tenant-0]")
-	want(t, "all", names(100), "[a tenant-0 tenant-1 tenant-2]")
+	want(t, "limit 2", names(2), "[a tenant-0]")
+	want(t, "all tags", names(100), "[a tenant-0 tenant-1 tenant-2]")
 	_, err := x.DeleteAll(t.Context(), []string{"3", "4", "5"})
 	check(t, err)
 	want(t, "after a deletion", names(100), "[a tenant-0 tenant-2]")
@@ -264,28 +264,28 @@ func TestCounts(t *testing.T) {
 		check(t, err)
 		return n
 	}
-	want(t, "done", finished(Done, 0, time.Minute, 10), "1")
-	want(t, "done before", finished(Done, 0, time.Second, 10), "0")
-	want(t, "up to none", finished(Done, 0, time.Minute, 0), "1")
+	want(t, "done within a minute", finished(Done, 0, time.Minute, 10), "1")
+	want(t, "done within a second", finished(Done, 0, time.Second, 10), "0")
+	want(t, "done, with the limit 0", finished(Done, 0, time.Minute, 0), "1")
 	oldest, err := x.Oldest(t.Context(), start)
 	check(t, err)
 	want(t, "the oldest", oldest.Sub(at(0)), "-1h0m0s")
 	if oldest, err = x.Oldest(t.Context(), ms(-2*time.Hour)); !oldest.IsZero() || err != nil {
-		t.Errorf("Oldest without a matching task: got %v, %v, want the zero time", oldest, err)
+		t.Errorf("Oldest without a matching task: got %v, error %v, want the zero time and no error", oldest, err)
 	}
 	n, err := x.CountPending(t.Context(), start, ms(time.Hour), 10)
 	check(t, err)
-	want(t, "within an hour", n, "3")
+	want(t, "pending within an hour", n, "3")
 	n, err = x.CountPending(t.Context(), start, ms(time.Hour), 2)
 	check(t, err)
-	want(t, "up to two", n, "2")
+	want(t, "pending, with the limit 2", n, "2")
 	x.set("a", "resend_at = 1")
 	n, err = x.CountUnsent(t.Context(), Lane{Queue: "q"}, ms(time.Hour), 10)
 	check(t, err)
 	want(t, "unsent", n, "2")
 	keys := map[string]int64{}
 	check(t, x.CountKeys(t.Context(), Lane{Exchange: "e"}, 2, func(key string, pending int64) { keys[key] = pending }))
-	want(t, "keys of the first two", keys, "map[k1:1 k2:1]")
+	want(t, "routing keys of the first two tasks", keys, "map[k1:1 k2:1]")
 	bins := map[int]int64{}
 	check(t, x.Bins(t.Context(), Filter{Status: Pending, DueFrom: at(0)}, start, time.Hour.Milliseconds(), func(i int, n int64) { bins[i] = n }))
 	want(t, "bins", bins, "map[0:1 1:2 2:1]")

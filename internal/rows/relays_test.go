@@ -10,8 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// A relay renews its row. A new relay deletes the rows of relays that have been silent for a long
-// time.
+// RenewRelay updates the row of a relay, and deletes the rows of relays that have not been seen since a given time.
 func TestRelays(t *testing.T) {
 	x := newTable(t)
 	shown := func() string {
@@ -28,16 +27,16 @@ func TestRelays(t *testing.T) {
 	}
 	renew("1", time.Minute, 0)
 	renew("2", 2*time.Minute, 0)
-	want(t, "two", shown(), "host:2 v1 0s 2m0s, host:1 v1 0s 1m0s")
+	want(t, "two relays", shown(), "host:2 v1 0s 2m0s, host:1 v1 0s 1m0s")
 	renew("1", 3*time.Minute, time.Hour)
 	want(t, "after a renewal", shown(), "host:1 v1 0s 3m0s, host:2 v1 0s 2m0s")
 	renew("3", 4*time.Minute, 3*time.Minute)
-	want(t, "beside a new one", shown(), "host:3 v1 0s 4m0s, host:1 v1 0s 3m0s")
+	want(t, "with a new relay", shown(), "host:3 v1 0s 4m0s, host:1 v1 0s 3m0s")
 	check(t, x.RemoveRelay(t.Context(), "3"))
-	want(t, "after one has ended", shown(), "host:1 v1 0s 3m0s")
+	want(t, "after a relay was removed", shown(), "host:1 v1 0s 3m0s")
 }
 
-// A user with all permissions has the permissions of a relay.
+// CheckRights succeeds for a user with all permissions, and changes no task.
 func TestCheckRights(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("a", 0))
@@ -45,8 +44,8 @@ func TestCheckRights(t *testing.T) {
 	x.wantTask("a", Pending, 1)
 }
 
-// Tasks that ended long ago are deleted with their tags, failed ones later. So are old records of
-// effects without a lease.
+// Purge deletes finished tasks with their tags after a while, and failed ones later than others. It also deletes old
+// records of effects that have no lease.
 func TestPurge(t *testing.T) {
 	x := newTable(t)
 	for _, status := range Statuses {
@@ -79,7 +78,7 @@ func TestPurge(t *testing.T) {
 	want(t, "records", effects, "[leased]")
 }
 
-// A given clock replaces the database's.
+// A clock that is passed to Open replaces the database's clock.
 func TestClock(t *testing.T) {
 	x := newTable(t)
 	c, err := Open(x.db.DB, sqldb.PostgreSQL, func() time.Time { return at(time.Hour) }).Conn(t.Context())
@@ -89,7 +88,7 @@ func TestClock(t *testing.T) {
 	want(t, "the clock", now.Sub(at(0)), "1h0m0s")
 }
 
-// Each dialect uses the locks that it has.
+// Each dialect uses the locking clauses that its database supports.
 func TestLocks(t *testing.T) {
 	for d, expected := range map[sqldb.Dialect]string{
 		sqldb.SQLite:     "||||",

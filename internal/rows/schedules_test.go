@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// full is a schedule in which every column has a value.
+// full returns a schedule in which every column has a value.
 func full() *Schedule {
 	return &Schedule{
 		Name: "nightly", Cron: "@daily", TimeZone: "Europe/Berlin", Start: at(0), End: at(time.Hour), Jitter: time.Minute, Misfire: "all",
@@ -36,7 +36,7 @@ func (x *table) schedule(name string) *Schedule {
 	return s
 }
 
-// every is a schedule with an interval.
+// every returns a schedule with an interval.
 func every(name string) *Schedule {
 	return &Schedule{
 		Name: name, Every: time.Hour, TimeZone: "UTC", Misfire: "once", MisfireLimit: 1, Overlap: "allow",
@@ -44,7 +44,7 @@ func every(name string) *Schedule {
 	}
 }
 
-// Everything that is inserted or written can be read again.
+// All fields of a schedule that was inserted or written can be read again.
 func TestSchedule(t *testing.T) {
 	x := newTable(t)
 	x.insertSchedule(full())
@@ -55,11 +55,11 @@ func TestSchedule(t *testing.T) {
 	}
 	inserted, err := x.InsertSchedule(t.Context(), every("nightly"), start)
 	check(t, err)
-	want(t, "inserted once more", inserted, "false")
+	want(t, "inserted a second time", inserted, "false")
 
 	locked, err := x.LockSchedule(t.Context(), "nightly", ms(time.Second))
 	check(t, err)
-	want(t, "the version", locked.Version, "2")
+	want(t, "the version after LockSchedule", locked.Version, "2")
 	check(t, x.WriteSchedule(t.Context(), every("nightly")))
 	expected = every("nightly")
 	expected.Version, expected.CreatedAt, expected.UpdatedAt, expected.PlanAt, expected.BodySize = 2, at(0), at(time.Second), time.UnixMilli(0), 1
@@ -70,10 +70,10 @@ func TestSchedule(t *testing.T) {
 	check(t, x.PauseSchedule(t.Context(), "nightly", true))
 	want(t, "paused", x.schedule("nightly").Paused, "true")
 	check(t, x.PauseSchedule(t.Context(), "nightly", false))
-	want(t, "paused", x.schedule("nightly").Paused, "false")
+	want(t, "paused after it was resumed", x.schedule("nightly").Paused, "false")
 	check(t, x.DeleteSchedule(t.Context(), "nightly"))
 	if _, err := x.Schedule(t.Context(), "nightly"); !errors.Is(err, sql.ErrNoRows) {
-		t.Errorf("reading a deleted recurring task: got %v, want sql.ErrNoRows", err)
+		t.Errorf("Schedule of a deleted recurring task: got %v, want sql.ErrNoRows", err)
 	}
 }
 
@@ -89,13 +89,13 @@ func TestSchedules(t *testing.T) {
 	check(t, err)
 	for _, s := range list {
 		names = append(names, s.Name)
-		want(t, "the body", len(s.Task.Body), "0")
-		want(t, "its size", s.BodySize, "2")
+		want(t, "length of the body in a list", len(s.Task.Body), "0")
+		want(t, "BodySize in a list", s.BodySize, "2")
 	}
 	want(t, "a page", names, "[2 3]")
 	names, err = x.ScheduleNames(t.Context(), "file")
 	check(t, err)
-	want(t, "of an origin", names, "[0 2 4]")
+	want(t, "names with the origin file", names, "[0 2 4]")
 }
 
 // Invalid rows from other programs are read as far as possible, with the invalid field.
@@ -114,7 +114,7 @@ func TestForeignSchedules(t *testing.T) {
 		x.must("UPDATE rabbitdelay_schedules SET "+column+" = ? WHERE name = 'a'", tt.value)
 		got := x.schedule("a")
 		if got.Bad == nil || !strings.Contains(got.Bad.Error(), tt.bad) {
-			t.Errorf("%s: got %v, want %s", column, got.Bad, tt.bad)
+			t.Errorf("invalid %s: got %v, want an error with %q", column, got.Bad, tt.bad)
 		}
 	}
 	x := newTable(t)
@@ -122,13 +122,13 @@ func TestForeignSchedules(t *testing.T) {
 	for _, null := range []string{"headers = 'null'", `headers = '{"a":null}'`, "headers = NULL, tags = '[null]'"} {
 		x.must("UPDATE rabbitdelay_schedules SET " + null)
 		if got := x.schedule("a"); got.Bad == nil {
-			t.Errorf("a row with %s was accepted, want Bad to be set", null)
+			t.Errorf("a row with %s: got no error, want one", null)
 		}
 	}
 }
 
-// A relay claims the row that has waited longest, except those that it skips. A planned row is claimed again when it
-// must be planned again.
+// ClaimSchedule returns the row that has been due for planning the longest, except those that the relay skips. A
+// planned row is returned again when it is next due for planning.
 func TestClaimSchedule(t *testing.T) {
 	x := newTable(t)
 	claim := func(now int64, except ...string) string {
@@ -146,37 +146,37 @@ func TestClaimSchedule(t *testing.T) {
 		check(t, err)
 		return fmt.Sprint(at, found)
 	}
-	want(t, "of no rows", claim(start), "none")
-	want(t, "of no rows", next(), "0 false")
+	want(t, "claimed from an empty table", claim(start), "none")
+	want(t, "next plan of an empty table", next(), "0 false")
 	for i, name := range []string{"second", "first", "later"} {
 		x.insertSchedule(every(name))
 		x.must("UPDATE rabbitdelay_schedules SET plan_at = ? WHERE name = ?", start+[]int64{2, 1, 1000}[i], name)
 	}
-	want(t, "the first", claim(start+2), "first")
-	want(t, "apart from it", claim(start+2, "first"), "second")
-	want(t, "apart from both", claim(start+2, "first", "second"), "none")
-	want(t, "the next look", next("first", "second"), fmt.Sprint(start+1000, " true"))
+	want(t, "claimed", claim(start+2), "first")
+	want(t, "claimed, skipping the first", claim(start+2, "first"), "second")
+	want(t, "claimed, skipping both", claim(start+2, "first", "second"), "none")
+	want(t, "next plan, skipping both", next("first", "second"), fmt.Sprint(start+1000, " true"))
 
 	s := x.schedule("first")
 	s.NextAt, s.LastAt, s.SkippedAt, s.LastError = at(3), at(2*time.Millisecond), at(time.Millisecond), "why"
 	check(t, x.Planned(t.Context(), s, start+5000))
 	got := x.schedule("first")
-	want(t, "planned", got.Planned, "1")
-	want(t, "the next", got.NextAt.UnixMilli(), fmt.Sprint(start+1))
-	want(t, "the last", got.LastAt.UnixMilli(), fmt.Sprint(start+2))
-	want(t, "skipped", got.SkippedAt.UnixMilli(), fmt.Sprint(start+1))
-	want(t, "the error", got.LastError, "why")
-	want(t, "after it was planned", claim(start+2), "second")
+	want(t, "Planned", got.Planned, "1")
+	want(t, "NextAt", got.NextAt.UnixMilli(), fmt.Sprint(start+1))
+	want(t, "LastAt", got.LastAt.UnixMilli(), fmt.Sprint(start+2))
+	want(t, "SkippedAt", got.SkippedAt.UnixMilli(), fmt.Sprint(start+1))
+	want(t, "LastError", got.LastError, "why")
+	want(t, "claimed after the first was planned", claim(start+2), "second")
 
 	check(t, x.Blame(t.Context(), &Schedule{Name: "second", Version: 1}, errors.New("refused"), at(time.Hour)))
 	check(t, x.Blame(t.Context(), &Schedule{Name: "later", Version: 9}, errors.New("refused"), at(time.Hour)))
-	want(t, "the blamed one", x.schedule("second").LastError, "refused")
-	want(t, "one of another version", x.schedule("later").LastError, "")
-	want(t, "after the blame", claim(start+2), "none")
+	want(t, "LastError of the blamed version", x.schedule("second").LastError, "refused")
+	want(t, "LastError if another version was blamed", x.schedule("later").LastError, "")
+	want(t, "claimed after the blame", claim(start+2), "none")
 }
 
-// The tasks of a schedule that are not due yet are withdrawn, and tasks that were withdrawn earlier
-// are returned too. No other tasks are changed.
+// Withdraw cancels the tasks of a schedule that are not due yet, and changes no other tasks. It returns their versions,
+// and also those of tasks that were withdrawn earlier.
 func TestWithdraw(t *testing.T) {
 	x := newTable(t)
 	for id, due := range map[string]time.Duration{"a@1": -1, "a@2": time.Hour, "a@3": time.Hour, "a@4": time.Hour, "a": time.Hour,
@@ -193,10 +193,10 @@ func TestWithdraw(t *testing.T) {
 	}
 	versions, err = x.Withdraw(t.Context(), "a", "a@3", "changed", start)
 	check(t, err)
-	want(t, "from an id on", versions, "map[a@4:5]")
+	want(t, "withdrawn after a@3", versions, "map[a@4:5]")
 }
 
-// Missed tasks are those that were due and that no handler has started.
+// Missed returns the due tasks of a schedule that no handler has started to process.
 func TestMissed(t *testing.T) {
 	x := newTable(t)
 	for _, id := range []string{"a@0", "a@1", "a@2", "a@3", "a@4", "a@5", "b@1"} {
@@ -213,12 +213,12 @@ func TestMissed(t *testing.T) {
 	check(t, x.LeaveOut(t.Context(), "a@1", "left out", start))
 	check(t, x.LeaveOut(t.Context(), "a@3", "left out", start))
 	got := x.get("a@1")
-	want(t, "left out", got.Status+": "+got.LastError, "cancelled: left out")
+	want(t, "the task that was left out", got.Status+": "+got.LastError, "cancelled: left out")
 	x.wantTask("a@3", Done, 1)
 	check(t, x.Delete(t.Context(), "a@1"))
 	status, err := x.Status(t.Context(), "a@1")
 	check(t, err)
-	want(t, "deleted", status, "")
+	want(t, "status of a deleted task", status, "")
 }
 
 // An occurrence's content is that of its schedule, and the occurrence is inserted once.
@@ -241,7 +241,7 @@ func TestInsertOccurrence(t *testing.T) {
 	}
 }
 
-// The last run is the last occurrence of the schedule that has ended.
+// The last run of a schedule is its last occurrence that has run and ended.
 func TestLastRuns(t *testing.T) {
 	x := newTable(t)
 	for id, status := range map[string]string{
@@ -258,7 +258,7 @@ func TestLastRuns(t *testing.T) {
 	var got []string
 	for _, run := range runs {
 		got = append(got, run.ID+" "+run.Status)
-		want(t, "a body", len(run.Body), "0")
+		want(t, "length of the body of a run", len(run.Body), "0")
 	}
 	want(t, "runs", strings.Join(got, ", "), "job-1@20261125T020000Z failed, job-2@20261127T020000Z expired, job-11@20261127T020000Z done")
 }

@@ -18,7 +18,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// want fails the test unless got is printed as expected.
+// want fails the test unless got, printed with fmt.Sprint, is the expected text.
 func want(t *testing.T, what string, got any, expected string) {
 	t.Helper()
 	if text := fmt.Sprint(got); text != expected {
@@ -26,7 +26,7 @@ func want(t *testing.T, what string, got any, expected string) {
 	}
 }
 
-// table is an in-memory database with the tables.
+// table is an in-memory database with the tables, and a connection to it.
 type table struct {
 	Conn
 
@@ -47,14 +47,14 @@ func newTable(t *testing.T) *table {
 	return &table{c, t, db}
 }
 
-// must runs a statement.
+// must executes a statement, and stops the test if it fails.
 func (x *table) must(query string, args ...any) {
 	x.t.Helper()
 	_, err := x.ExecContext(x.t.Context(), query, args...)
 	check(x.t, err)
 }
 
-// unchecked calls write, which may write rows that the table would refuse.
+// unchecked calls write without the checks of the tables, so that it can write invalid rows.
 func (x *table) unchecked(write func()) {
 	x.t.Helper()
 	x.must("PRAGMA ignore_check_constraints = 1")
@@ -68,11 +68,11 @@ func (x *table) insert(tasks ...*Task) {
 	existing, err := x.Insert(x.t.Context(), tasks, start, Refuse)
 	check(x.t, err)
 	if len(existing) > 0 {
-		x.t.Fatalf("the table already contains %q, want none of the tasks", existing)
+		x.t.Fatalf("Insert: got the existing ids %q, want none", existing)
 	}
 }
 
-// set changes columns of a task.
+// set assigns values to columns of a task.
 func (x *table) set(id, columns string, args ...any) {
 	x.t.Helper()
 	x.must("UPDATE rabbitdelay_tasks SET "+columns+" WHERE id = ?", append(args, id)...)
@@ -103,21 +103,21 @@ func (x *table) wantTask(id, status string, version int64) {
 	}
 }
 
-// start is the time at which the tests begin, in milliseconds.
+// start is the time at which the tests start, in milliseconds.
 const start = int64(1_800_000_000_000)
 
-// at returns a time after start.
+// at returns the time that is the given duration after start.
 func at(after time.Duration) time.Time { return time.UnixMilli(start).Add(after) }
 
-// ms returns such a time in milliseconds.
+// ms is like at, but returns milliseconds.
 func ms(after time.Duration) int64 { return at(after).UnixMilli() }
 
-// toQ returns a task to queue q, due after start.
+// toQ returns a task for the queue q that is due the given duration after start.
 func toQ(id string, due time.Duration) *Task {
 	return &Task{Content: Content{ID: id, Queue: "q", DeliverAt: at(due)}}
 }
 
-// toE returns a task to exchange e.
+// toE is like toQ, but returns a task for the exchange e.
 func toE(id, key string, due time.Duration) *Task {
 	return &Task{Content: Content{ID: id, Exchange: "e", RoutingKey: key, DeliverAt: at(due)}}
 }

@@ -14,35 +14,35 @@ func keyed(id string) *Task {
 	return task
 }
 
-// A task is inserted unless its key has a pending task, or its id exists.
+// InsertUnique inserts a task unless another task with its unique key is pending, or its id exists.
 func TestInsertUnique(t *testing.T) {
 	for name, tt := range map[string]struct {
 		id       string
 		status   string // status of task a, which has the key
 		inserted string
 	}{
-		"a pending one":   {"b", Pending, "false"},
-		"a running one":   {"b", Running, "true"},
-		"a done one":      {"b", Done, "true"},
-		"a cancelled one": {"b", Cancelled, "true"},
-		"its id":          {"a", Done, "false"},
+		"a pending task":     {"b", Pending, "false"},
+		"a running task":     {"b", Running, "true"},
+		"a done task":        {"b", Done, "true"},
+		"a cancelled task":   {"b", Cancelled, "true"},
+		"a task with its id": {"a", Done, "false"},
 	} {
 		x := newTable(t)
 		x.insert(keyed("a"))
 		x.set("a", "status = ?, finished_at = 1", tt.status)
 		inserted, err := x.InsertUnique(t.Context(), keyed(tt.id), start)
 		check(t, err)
-		want(t, "beside "+name, inserted, tt.inserted)
+		want(t, "inserted after "+name, inserted, tt.inserted)
 		h, found, err := x.Holder(t.Context(), "k", start)
 		check(t, err)
-		want(t, "a holder beside "+name, found, strconv.FormatBool(tt.status == Pending || tt.inserted == "true"))
+		want(t, "the key has a pending task after "+name, found, strconv.FormatBool(tt.status == Pending || tt.inserted == "true"))
 		if found && tt.inserted == "true" {
-			want(t, "the holder beside "+name, h.ID, tt.id)
+			want(t, "the pending task of the key after "+name, h.ID, tt.id)
 		}
 	}
 }
 
-// The pending task with a key is replaced or changed only if it has not changed since it was read.
+// The pending task with a unique key can be changed or replaced only if it has not changed since it was read.
 func TestHolder(t *testing.T) {
 	x := newTable(t)
 	first := keyed("a")
@@ -50,13 +50,13 @@ func TestHolder(t *testing.T) {
 	x.insert(first)
 	h, _, err := x.Holder(t.Context(), "k", ms(time.Minute))
 	check(t, err)
-	want(t, "the holder", h, fmt.Sprint(Holder{ID: "a", Version: 1, Created: start, Due: start, Over: true}))
+	want(t, "the pending task of the key", h, fmt.Sprint(Holder{ID: "a", Version: 1, Created: start, Due: start, Over: true}))
 	changed, err := x.ChangeHolder(t.Context(), h, DueAt(ms(time.Hour), start))
 	check(t, err)
-	want(t, "moved", changed, "true")
+	want(t, "rescheduled", changed, "true")
 	changed, err = x.ChangeHolder(t.Context(), h, DueAt(ms(2*time.Hour), start))
 	check(t, err)
-	want(t, "moved as it was", changed, "false")
+	want(t, "rescheduled with an outdated version", changed, "false")
 	h, _, err = x.Holder(t.Context(), "k", start)
 	check(t, err)
 	other := keyed("b")
@@ -73,11 +73,11 @@ func TestHolder(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, expected)
 	}
 	if _, found, err := x.Holder(t.Context(), "none", start); found || err != nil {
-		t.Errorf("Holder of a key that no task has: found = %v, %v, want false and no error", found, err)
+		t.Errorf("Holder of a key without a task: got found = %t, error %v, want false and no error", found, err)
 	}
 }
 
-// Touching a task changes only its update time.
+// Touch changes only the update time of a task, which always increases.
 func TestTouch(t *testing.T) {
 	x := newTable(t)
 	x.insert(keyed("a"))
@@ -85,15 +85,15 @@ func TestTouch(t *testing.T) {
 	check(t, err)
 	_, err = x.ChangeHolder(t.Context(), h, Touch(start-9))
 	check(t, err)
-	want(t, "by a clock that is behind", x.get("a").UpdatedAt.UnixMilli(), fmt.Sprint(start+1))
+	want(t, "update time with a clock that is behind", x.get("a").UpdatedAt.UnixMilli(), fmt.Sprint(start+1))
 	_, err = x.ChangeHolder(t.Context(), h, Touch(ms(time.Hour)))
 	check(t, err)
-	want(t, "later", x.get("a").UpdatedAt.UnixMilli(), fmt.Sprint(ms(time.Hour)))
+	want(t, "update time an hour later", x.get("a").UpdatedAt.UnixMilli(), fmt.Sprint(ms(time.Hour)))
 	x.wantTask("a", Pending, 1)
 }
 
-// A new task with a key is refused while another task with the key is running, or for some time after that task was
-// done.
+// RecentOf finds the task because of which a new task with the same key must be refused: one that is running, or the
+// last one that was done after the given time.
 func TestRecentOf(t *testing.T) {
 	x := newTable(t)
 	for i, id := range []string{"first", "last", "failed"} {
@@ -106,19 +106,19 @@ func TestRecentOf(t *testing.T) {
 		return fmt.Sprint(r, found)
 	}
 	want(t, "done", recent(start), fmt.Sprintf("{last %d} true", ms(time.Minute)))
-	want(t, "done longer ago", recent(ms(time.Minute)), "{ 0} false")
+	want(t, "done before the given time", recent(ms(time.Minute)), "{ 0} false")
 	x.insert(keyed("running"))
 	x.set("running", "status = 'running'")
 	want(t, "running", recent(ms(time.Minute)), "{running 0} true")
 }
 
-// Of several tasks that are to become pending again, one task with each key does so, unless another task with the key
-// is pending.
+// If several tasks are to become pending again, only one task for each unique key does, and none if another task with
+// the key is pending.
 func TestKeys(t *testing.T) {
 	x := newTable(t)
 	free, err := x.KeysFree(t.Context(), []string{"none"})
 	check(t, err)
-	want(t, "no tasks", free, "[none]")
+	want(t, "KeysFree without tasks", free, "[none]")
 	for _, id := range []string{"a1", "a2", "b1", "plain"} {
 		task := toQ(id, 0)
 		if id != "plain" {
@@ -130,30 +130,30 @@ func TestKeys(t *testing.T) {
 	ids := []string{"a1", "a2", "b1", "plain"}
 	free, err = x.KeysFree(t.Context(), ids)
 	check(t, err)
-	want(t, "nothing is pending", free, "[a1 b1 plain]")
+	want(t, "KeysFree if no task is pending", free, "[a1 b1 plain]")
 	pending := toQ("b2", 0)
 	pending.UniqueKey = "b"
 	x.insert(pending)
 	free, err = x.KeysFree(t.Context(), ids)
 	check(t, err)
-	want(t, "one is pending", free, "[a1 plain]")
+	want(t, "KeysFree if a task with the key b is pending", free, "[a1 plain]")
 	for id, expected := range map[string]string{"a1": "a:", "b1": "b:b2", "b2": "b:", "plain": ":", "none": ":"} {
 		key, holder, err := x.KeyTaken(t.Context(), id)
 		check(t, err)
-		want(t, id, key+":"+holder, expected)
+		want(t, "KeyTaken of "+id, key+":"+holder, expected)
 	}
 	for id, expected := range map[string]string{"a1": "true", "none": "false"} {
 		has, err := x.HasID(t.Context(), id)
 		check(t, err)
-		want(t, id, has, expected)
+		want(t, "HasID of "+id, has, expected)
 	}
 	_, err = x.ChangeAll(t.Context(), []string{"b2"}, GiveWay("because", start))
 	check(t, err)
 	got := x.get("b2")
-	want(t, "one that gave way", got.Status+": "+got.LastError, "cancelled: because")
+	want(t, "the task that gave way", got.Status+": "+got.LastError, "cancelled: because")
 }
 
-// Tags are also written for a task that was inserted with a unique key.
+// WriteTags writes the tags of a task that was inserted with InsertUnique.
 func TestWriteTags(t *testing.T) {
 	x := newTable(t)
 	task := keyed("a")

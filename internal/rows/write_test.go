@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Everything that is inserted can be read again.
+// All fields of an inserted task can be read again.
 func TestInsert(t *testing.T) {
 	x := newTable(t)
 	given := &Task{Content: Content{
@@ -27,11 +27,11 @@ func TestInsert(t *testing.T) {
 		t.Errorf("got %+v, want %+v", *got, expected)
 	}
 	if _, err := x.Get(t.Context(), "none"); !errors.Is(err, sql.ErrNoRows) {
-		t.Errorf("a task that does not exist: got %v, want sql.ErrNoRows", err)
+		t.Errorf("Get of a task that does not exist: got %v, want sql.ErrNoRows", err)
 	}
 }
 
-// If one task of a statement exists, none of its tasks is written, and the existing one is named.
+// If one of the tasks exists, Insert writes none of them, and returns the ids of those that exist.
 func TestInsertRefuses(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("b", 0), toQ("d", 0))
@@ -53,8 +53,8 @@ func TestInsertRefuses(t *testing.T) {
 	}
 }
 
-// A task that replaces another one has a later version and all of its own columns and tags, and is
-// sent again. Its creation time is later, whatever the clock shows.
+// A task that replaces another one has the next version, a later creation time even if the clock is behind, and only
+// its own columns and tags. It is sent again.
 func TestInsertReplaces(t *testing.T) {
 	x := newTable(t)
 	old := toQ("a", 0)
@@ -78,7 +78,7 @@ func TestInsertReplaces(t *testing.T) {
 	x.wantTask("b", Pending, 1)
 }
 
-// A statement contains at most 500 rows, and at most 4 MiB of bodies unless it contains only one row.
+// A statement contains at most 500 rows and 4 MiB of bodies.
 func TestSplit(t *testing.T) {
 	sizes := func(tasks []*Task) (list []int) {
 		for _, chunk := range split(tasks) {
@@ -92,11 +92,11 @@ func TestSplit(t *testing.T) {
 		}
 		return list
 	}
-	want(t, "1", sizes(of(1, 0)), "[1]")
-	want(t, "500", sizes(of(500, 0)), "[500]")
-	want(t, "1001", sizes(of(1001, 0)), "[500 500 1]")
-	want(t, "by bytes", sizes(of(5, 2<<20)), "[2 2 1]")
-	want(t, "larger than a statement", sizes(of(2, 5<<20)), "[1 1]")
+	want(t, "1 task", sizes(of(1, 0)), "[1]")
+	want(t, "500 tasks", sizes(of(500, 0)), "[500]")
+	want(t, "1001 tasks", sizes(of(1001, 0)), "[500 500 1]")
+	want(t, "bodies of 2 MiB", sizes(of(5, 2<<20)), "[2 2 1]")
+	want(t, "bodies of 5 MiB", sizes(of(2, 5<<20)), "[1 1]")
 	x := newTable(t)
 	var many []*Task
 	for i := range 1200 {
@@ -107,10 +107,10 @@ func TestSplit(t *testing.T) {
 	x.insert(many...)
 	n, err := x.Count(t.Context(), Filter{Tag: "b"})
 	check(t, err)
-	want(t, "with a tag", n, "1200")
+	want(t, "tasks with a tag", n, "1200")
 }
 
-// A change applies only to a task with the given status, and returns the task's previous status.
+// Change changes a task only if it has the wanted status. It returns the task's status before the change.
 func TestChange(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("a", time.Hour), toQ("b", time.Hour))
@@ -135,14 +135,14 @@ func TestChange(t *testing.T) {
 		changed, status, err := x.Change(t.Context(), step.id, step.want, step.a)
 		check(t, err)
 		if changed != step.changed {
-			t.Errorf("%+v: changed: got %v, want %v", step, changed, step.changed)
+			t.Errorf("%+v: got changed = %t, want %t", step, changed, step.changed)
 		}
 		if status != step.status {
-			t.Errorf("%+v: the status was %s, want %s", step, status, step.status)
+			t.Errorf("%+v: got the status %s, want %s", step, status, step.status)
 		}
 		got := x.get(step.id)
 		if !got.DeliverAt.Equal(at(step.due)) {
-			t.Errorf("%+v: the task is due at %v, want %v", step, got.DeliverAt, at(step.due))
+			t.Errorf("%+v: got the due time %v, want %v", step, got.DeliverAt, at(step.due))
 		}
 		if got.Version != step.version {
 			t.Errorf("%+v: got version %d, want %d", step, got.Version, step.version)
@@ -153,7 +153,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// The due time of a rescheduled task stays within the bounds.
+// Rescheduling a task by a duration keeps its due time between 1970 and the latest possible time.
 func TestDueByBounds(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("late", 0), toQ("early", 0))
@@ -164,11 +164,11 @@ func TestDueByBounds(t *testing.T) {
 		_, _, err = x.Change(t.Context(), "early", Pending, DueBy(-forever, start))
 		check(t, err)
 	}
-	want(t, "late", x.get("late").DeliverAt.UnixMilli(), fmt.Sprint(int64(MaxDue)))
-	want(t, "early", x.get("early").DeliverAt.UnixMilli(), "0")
+	want(t, "latest due time", x.get("late").DeliverAt.UnixMilli(), fmt.Sprint(int64(MaxDue)))
+	want(t, "earliest due time", x.get("early").DeliverAt.UnixMilli(), "0")
 }
 
-// meanwhile is a database connection that calls a function after the next statement.
+// meanwhile is a database that calls happens after the next statement, to simulate a concurrent change.
 type meanwhile struct {
 	sqldb.Conn
 
@@ -184,8 +184,7 @@ func (m *meanwhile) ExecContext(ctx context.Context, query string, args ...any) 
 	return r, err
 }
 
-// If a change finds no task, and the task appears before the change can report that, the change
-// applies to it.
+// If a task is inserted after Change has not found it, but before Change returns, the change is applied to it.
 func TestChangeOfATaskThatAppears(t *testing.T) {
 	x := newTable(t)
 	c, err := x.db.On(t.Context(), &meanwhile{x.db.DB, func() { x.insert(toQ("a", time.Hour)) }})
@@ -193,7 +192,7 @@ func TestChangeOfATaskThatAppears(t *testing.T) {
 	changed, _, err := c.Change(t.Context(), "a", Pending, Cancel(start))
 	check(t, err)
 	if !changed {
-		t.Error("the task was not changed, want it cancelled")
+		t.Error("Change: got changed = false, want true")
 	}
 	x.wantTask("a", Cancelled, 1)
 }
@@ -211,13 +210,14 @@ func TestCancelPending(t *testing.T) {
 	want(t, "cancelled", n, "1099")
 	status, err := x.Status(t.Context(), "1099")
 	check(t, err)
-	want(t, "the last", status, Cancelled)
+	want(t, "status of the last task", status, Cancelled)
 	if status, err = x.Status(t.Context(), "none"); status != "" || err != nil {
-		t.Errorf("status of an unknown id: got %q, %v, want an empty string and no error", status, err)
+		t.Errorf(`Status of an unknown id: got %q, error %v, want "" and no error`, status, err)
 	}
 }
 
-// Within uses a caller's transaction. Given a database, it begins a transaction, and rolls it back after an error.
+// Within uses a caller's transaction. If it is called with a database, it starts a transaction, and rolls it back after
+// an error.
 func TestWithin(t *testing.T) {
 	x := newTable(t)
 	failed := errors.New("failed")
@@ -234,7 +234,7 @@ func TestWithin(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, err, failed)
 		}
 		if status, err := x.Status(t.Context(), name); status != "" || err != nil {
-			t.Errorf(`%s: got %q, %v, want "" and no error`, name, status, err)
+			t.Errorf(`%s: got the status %q of a rolled back task, error %v, want "" and no error`, name, status, err)
 		}
 		check(t, run(func(c Conn) error { _, err := c.Insert(t.Context(), []*Task{toQ(name, 0)}, start, Refuse); return err }))
 		x.wantTask(name, Pending, 1)
@@ -242,7 +242,7 @@ func TestWithin(t *testing.T) {
 	err := x.db.Within(t.Context(), x.Conn.Conn.(sqldb.DB), func(c Conn) error {
 		return x.db.Within(t.Context(), c.Conn, func(inner Conn) error {
 			if inner.Conn != c.Conn {
-				t.Error("Within in a transaction began another transaction, want the same one")
+				t.Errorf("Within in a transaction: got the connection %v, want that of the transaction, %v", inner.Conn, c.Conn)
 			}
 			return nil
 		})

@@ -25,8 +25,8 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// calendar is a database with recurring tasks, the planners of several relays with the same clock,
-// and a consumer that handles due tasks.
+// calendar is a database with recurring tasks, the planners of several relays that share a clock, and a consumer that
+// handles due tasks.
 type calendar struct {
 	t        *testing.T
 	db       *sql.DB
@@ -35,7 +35,7 @@ type calendar struct {
 	idle     bool // the consumer handles nothing
 }
 
-// newCalendar returns a calendar whose database is in memory, and so has one connection.
+// newCalendar returns a calendar whose database is in memory and therefore has only one connection.
 func newCalendar(t *testing.T, relays int) *calendar {
 	t.Helper()
 	c := openCalendar(t, relays, ":memory:")
@@ -44,7 +44,7 @@ func newCalendar(t *testing.T, relays int) *calendar {
 	return c
 }
 
-// newSharedCalendar returns a calendar whose relays have their own connections.
+// newSharedCalendar returns a calendar whose database is a file, so that relays can use several connections.
 func newSharedCalendar(t *testing.T, relays int) *calendar {
 	t.Helper()
 	c := openCalendar(t, relays, "file:"+filepath.Join(t.TempDir(), "x.db")+
@@ -77,7 +77,7 @@ func (c *calendar) within(do func(p *Planner, tx rows.Conn) error) error {
 	return p.DB.Within(c.t.Context(), p.DB.DB, func(tx rows.Conn) error { return do(p, tx) })
 }
 
-// tryAdd adds a row.
+// tryAdd checks and adds a row.
 func (c *calendar) tryAdd(s rows.Schedule) error {
 	if err := c.planners[0].Check(&s); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (c *calendar) setPaused(name string, paused bool) {
 	check(c.t, c.within(func(p *Planner, tx rows.Conn) error { return p.SetPaused(c.t.Context(), tx, name, paused) }))
 }
 
-// look makes a relay plan the rows that are due.
+// look makes a relay plan all rows that are due for planning.
 func (c *calendar) look() time.Duration {
 	c.t.Helper()
 	pause, err := c.planners[0].PlanAll(c.t.Context())
@@ -112,7 +112,7 @@ func (c *calendar) consume() {
 	}
 }
 
-// pass advances the time by d. Meanwhile it calls look as often as a relay would.
+// pass advances the time by d, and calls look as often as a relay would.
 func (c *calendar) pass(d time.Duration) {
 	c.t.Helper()
 	for end := c.now.Add(d); c.now.Before(end); {
@@ -147,7 +147,7 @@ func (c *calendar) tasks(name string) []string {
 func (c *calendar) expect(name string, want ...string) {
 	c.t.Helper()
 	if got := c.tasks(name); !slices.Equal(got, want) {
-		c.t.Fatalf("at %s the tasks are\n  %s\nwant\n  %s", c.now.Format(time.RFC3339), strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+		c.t.Fatalf("at %s: got the tasks\n  %s\nwant\n  %s", c.now.Format(time.RFC3339), strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// If another program wrote an invalid row, the row's last_error says why it is invalid, and other rows are not
+// If another program writes an invalid row, the row's last_error says why it is invalid, and other rows are not
 // affected.
 func TestForeignRows(t *testing.T) {
 	c := newCalendar(t, 1)
@@ -33,34 +33,34 @@ func TestForeignRows(t *testing.T) {
 		insert(name, row[0], row[1])
 		c.look()
 		if got := c.get(name); !strings.Contains(got.LastError, row[2]) || !got.NextAt.IsZero() {
-			t.Errorf("%s: got the error %q and the next occurrence %s, want an error with %q and no next occurrence", name, got.LastError, got.NextAt, row[2])
+			t.Errorf("%s: got the error %q and NextAt = %s, want an error with %q and the zero time", name, got.LastError, got.NextAt, row[2])
 		}
 		c.expect(name)
 	}
 	c.expect("good", "2026-01-02T08:00:00Z pending")
 	c.expect("interval", "2026-01-01T13:00:00Z pending")
-	// The planner does not read invalid rows again and again.
+	// The planner does not keep reading invalid rows without a pause.
 	if pause := c.look(); pause < time.Second {
-		t.Errorf("the next look is in %v, want at least 1s", pause)
+		t.Errorf("got a pause of %v until the next plan, want at least 1s", pause)
 	}
-	// A program that corrects a row raises its version and sets plan_at to 0.
+	// A program that corrects a row increases its version and resets plan_at.
 	c.exec("UPDATE rabbitdelay_schedules SET cron = '0 9 * * *', version = version + 1, plan_at = 0 WHERE name IN ('bad cron', 'good')")
 	c.look()
 	c.expect("bad cron", "2026-01-02T09:00:00Z pending")
 	c.expect("good", "2026-01-02T08:00:00Z cancelled", "2026-01-02T09:00:00Z pending")
 	if got := c.get("bad cron").LastError; got != "" {
-		t.Errorf("the recurring task still has the error %q, want none", got)
+		t.Errorf("the corrected row has the error %q, want none", got)
 	}
 	// The table refuses values that no relay could read.
 	for _, row := range []string{"'a@b', 'q', '@daily'", "'a', '', '@daily'", "'a', 'q', ''", "x'00', 'q', '@daily'"} {
 		if _, err := c.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_schedules (name, queue, cron) VALUES ("+row+")"); err == nil {
-			t.Errorf("the row %s was accepted, want an error", row)
+			t.Errorf("inserting the row %s: got no error, want one", row)
 		}
 	}
 }
 
-// Rows that cannot be planned, however many, affect only themselves, and each has its reason. When
-// they can be planned again, they continue by their misfire policy.
+// However many rows cannot be planned, they do not affect others, and each shows its reason. When they can be planned
+// again, they continue according to their misfire policies.
 func TestRowsThatCannotBePlanned(t *testing.T) {
 	c := newCalendar(t, 1)
 	for i := range 12 {
@@ -82,7 +82,7 @@ func TestRowsThatCannotBePlanned(t *testing.T) {
 	c.setPaused("null00", true)
 	c.setPaused("null00", false)
 	if got := c.get("null00"); !strings.Contains(got.LastError, "expected a JSON object") {
-		t.Errorf(`after a pause and a resume: got %q, want an error with "expected a JSON object"`, got.LastError)
+		t.Errorf(`after the row was paused and resumed: got %q, want still an error with "expected a JSON object"`, got.LastError)
 	}
 	c.exec("DROP TRIGGER refuse")
 	c.now = c.now.Add(2 * time.Minute)
@@ -100,8 +100,8 @@ func TestRowsThatCannotBePlanned(t *testing.T) {
 		"2026-01-01T16:00:00Z pending", "2026-01-01T17:00:00Z pending")
 }
 
-// A limit of one relay is not a fault of the row: other relays plan it, and missed occurrences are
-// not forgotten. The relay reports it.
+// If a row exceeds a limit of one relay, that relay reports an error but does not mark the row as invalid. Another
+// relay plans the row, including its missed occurrences.
 func TestLimitsOfAReader(t *testing.T) {
 	c := newCalendar(t, 2)
 	large, small := c.planners[0], c.planners[1]
@@ -114,14 +114,14 @@ func TestLimitsOfAReader(t *testing.T) {
 		t.Helper()
 		_, err := p.PlanAll(t.Context())
 		if want == "" && err != nil || !strings.Contains(fmt.Sprint(err), want) {
-			t.Fatalf("got %v, want %q", err, want)
+			t.Fatalf(`PlanAll: got %v, want an error with %q ("" means no error)`, err, want)
 		}
 	}
 	c.now = time.Date(2026, 1, 1, 13, 0, 1, 0, time.UTC)
 	plan(small, `"a": body: 100 bytes, but this relay's Config.MaxBody is 10`)
 	c.expect("b", "2026-01-01T13:00:00Z pending", "2026-01-01T14:00:00Z pending")
 	if got := c.get("a"); got.LastError != "" {
-		t.Errorf("a valid row has the error %q, want none", got.LastError)
+		t.Errorf("the valid row has the error %q, want none", got.LastError)
 	}
 	c.now = c.now.Add(3 * time.Hour)
 	plan(small, "MaxBody")
@@ -129,24 +129,24 @@ func TestLimitsOfAReader(t *testing.T) {
 	c.expect("a", "2026-01-01T13:00:00Z pending", "2026-01-01T14:00:00Z pending", "2026-01-01T15:00:00Z pending",
 		"2026-01-01T16:00:00Z pending", "2026-01-01T17:00:00Z pending")
 
-	// A time zone that is unknown to this relay may be a mistake, which the row shows. It may also be newer than this
-	// relay's time zone data, in which case another relay continues immediately.
+	// A time zone that one relay does not know may be a mistake, so the row shows an error. If the zone is only newer
+	// than this relay's data, another relay plans the row immediately.
 	const zone = "Test/Newer"
 	t.Cleanup(func() { Zones.Delete(zone) })
 	c.exec("INSERT INTO rabbitdelay_schedules (name, queue, cron, time_zone) VALUES ('z', 'q', '@hourly', ?)", zone)
 	plan(small, "MaxBody") // the first relay cannot plan the row because of its MaxBody
 	if got := c.get("z"); !strings.Contains(got.LastError, "is unknown") {
-		t.Errorf(`the row says %q, want an error with "is unknown"`, got.LastError)
+		t.Errorf(`the row has the error %q, want one with "is unknown"`, got.LastError)
 	}
 	Zones.Store(zone, time.UTC)
 	plan(large, "")
 	c.expect("z", "2026-01-01T17:00:00Z pending")
 	if got := c.get("z"); got.LastError != "" {
-		t.Errorf("the recurring task still has the error %q, want none", got.LastError)
+		t.Errorf("the row that another relay has planned has the error %q, want none", got.LastError)
 	}
 }
 
-// If a relay stops while it plans a row, no row is skipped when it runs again.
+// If a relay is stopped while it plans a row, it does not put any row aside.
 func TestRelayEndsWhilePlanning(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "@hourly", Task: toQ()})
@@ -169,10 +169,10 @@ func TestRelayEndsWhilePlanning(t *testing.T) {
 		p.Pace.Local = was
 		end()
 		if p.Aside() != nil {
-			t.Fatalf("after call %d, the planner skips rows: %v", k, p.Aside())
+			t.Fatalf("stopped at call %d: the planner skips the rows %v, want none", k, p.Aside())
 		}
 	}
 	if planned == 0 || planned == 12 {
-		t.Errorf("%d of 12 plans were complete, want some of them, but not all", planned)
+		t.Errorf("%d of 12 plans were complete, want 1 to 11", planned)
 	}
 }

@@ -12,7 +12,7 @@ import (
 func TestOccurrencesAreCreatedAhead(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "0 8 * * *", TimeZone: "Europe/Berlin", Task: toQ()})
-	c.expect("a", "2026-01-02T07:00:00Z pending") // the transaction that added the schedule also created its task
+	c.expect("a", "2026-01-02T07:00:00Z pending") // created in the transaction that added the recurring task
 	c.now = time.Date(2026, 1, 2, 6, 59, 59, 0, time.UTC)
 	c.pass(2 * time.Second)
 	c.expect("a", "2026-01-02T07:00:00Z done", "2026-01-03T07:00:00Z pending")
@@ -21,15 +21,15 @@ func TestOccurrencesAreCreatedAhead(t *testing.T) {
 	c.expect("b", "2026-01-02T07:00:21Z pending", "2026-01-02T07:00:41Z pending", "2026-01-02T07:01:01Z pending")
 	c.pass(10 * time.Minute)
 	if list := c.tasks("b"); len(list) < 31 || len(list) > 33 {
-		t.Errorf("%d tasks in ten minutes, want 31 to 33", len(list))
+		t.Errorf("got %d tasks after ten minutes, want 31 to 33", len(list))
 	}
 	if err := c.tryAdd(rows.Schedule{Name: "b", Every: time.Second, Task: toQ()}); !errors.Is(err, ErrExists) {
-		t.Errorf("a second recurring task with the same name: got %v, want ErrExists", err)
+		t.Errorf("adding a second recurring task with the same name: got %v, want ErrExists", err)
 	}
 }
 
-// No relay runs for three days, from Friday noon to Monday noon. Occurrences that already had a task are treated like
-// those that had none.
+// If no relay runs for three days, from Friday noon to Monday noon, the misfire policy decides which occurrences are
+// skipped. Occurrences that already had a task are treated like those without one.
 func TestOutage(t *testing.T) {
 	hours := func(from, to int, status string) []string {
 		var list []string
@@ -74,14 +74,13 @@ func TestOutage(t *testing.T) {
 			c.pass(5 * time.Second)
 			c.expect("a", tt.after...)
 			if got := c.get("a"); tt.name != "all" && got.SkippedAt.IsZero() {
-				t.Error("SkippedAt is zero, although occurrences were skipped")
+				t.Errorf("got the zero SkippedAt in %+v, want the time of the last skipped occurrence", got)
 			}
 		})
 	}
 }
 
-// While a handler is still working on the last occurrence, or retries it, the next ones do not start. Only these
-// occurrences are skipped.
+// With the overlap policy skip, occurrences are skipped while the previous one is still pending or running.
 func TestOverlap(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "*/10 * * * *", Task: toQ(), Overlap: OverlapSkip})
@@ -90,7 +89,7 @@ func TestOverlap(t *testing.T) {
 	c.pass(35 * time.Minute)
 	c.expect("a", "2026-01-01T12:10:00Z pending")
 	if at := c.get("a").SkippedAt; !at.Equal(time.Date(2026, 1, 1, 12, 30, 0, 0, time.UTC)) {
-		t.Errorf("the last skipped occurrence is %s, want 2026-01-01T12:30:00Z", at)
+		t.Errorf("SkippedAt = %s, want 2026-01-01T12:30:00Z", at)
 	}
 	c.idle = false
 	c.pass(2 * time.Minute) // the time is now 12:37

@@ -58,24 +58,24 @@ func TestCheck(t *testing.T) {
 		}
 		prefix := fmt.Sprintf("recurring task %q: ", s.Name)
 		if text := strings.ReplaceAll(e.Error(), prefix, ""); !strings.Contains(text, x.want) {
-			t.Errorf("%s: got %s, want %s", name, text, x.want)
+			t.Errorf("%s: got the error %q, want one with %q", name, text, x.want)
 		}
 		if lines := strings.Count(x.want, "\n") + 1; len(e.Problems) != lines {
-			t.Errorf("%s: %d problems, want %d: %v", name, len(e.Problems), lines, e)
+			t.Errorf("%s: got %d problems, want %d: %v", name, len(e.Problems), lines, e)
 		}
 	}
 }
 
-// Empty fields have their defaults.
+// SetDefaults sets the defaults of empty fields.
 func TestDefaults(t *testing.T) {
 	s := rows.Schedule{}
 	SetDefaults(&s)
 	if got := fmt.Sprint(s.TimeZone, " ", s.Misfire, " ", s.MisfireLimit, " ", s.Overlap); got != "UTC once 100 allow" {
-		t.Errorf(`the defaults are %s, want "UTC once 100 allow"`, got)
+		t.Errorf(`got the defaults %q, want "UTC once 100 allow"`, got)
 	}
 }
 
-// Rows are equal if the table stores them in the same way, whatever relays have written.
+// Two recurring tasks are the same if their rows are equal, apart from the columns that relays and operators change.
 func TestSame(t *testing.T) {
 	base := func() rows.Schedule {
 		task := toQ()
@@ -87,7 +87,7 @@ func TestSame(t *testing.T) {
 		same   bool
 	}{
 		"nothing":            {func(*rows.Schedule) {}, true},
-		"what relays keep":   {func(s *rows.Schedule) { s.NextAt, s.LastError, s.Version, s.Paused = time.Now(), "x", 9, true }, true},
+		"the state":          {func(s *rows.Schedule) { s.NextAt, s.LastError, s.Version, s.Paused = time.Now(), "x", 9, true }, true},
 		"half a millisecond": {func(s *rows.Schedule) { s.Jitter += time.Millisecond / 2 }, true},
 		"the name":           {func(s *rows.Schedule) { s.Name = "b" }, false},
 		"the expression":     {func(s *rows.Schedule) { s.Cron = "@hourly" }, false},
@@ -116,12 +116,12 @@ func TestSame(t *testing.T) {
 		a, b := base(), base()
 		x.change(&b)
 		if got := same(&a, &b); got != x.same {
-			t.Errorf("%s: same: got %v, want %v", name, got, x.same)
+			t.Errorf("same after a change of %s = %t, want %t", name, got, x.same)
 		}
 	}
 }
 
-// Only ids of occurrences are parsed as such.
+// Parse accepts only ids of occurrences.
 func TestParse(t *testing.T) {
 	for id, want := range map[string]string{
 		"a@2026-01-01T12:00:00Z":      "a 2026-01-01 12:00:00 +0000 UTC true",
@@ -138,12 +138,12 @@ func TestParse(t *testing.T) {
 			want = " 0001-01-01 00:00:00 +0000 UTC false"
 		}
 		if got := fmt.Sprint(name, " ", at, " ", ok); got != want {
-			t.Errorf("%s: got %s, want %s", id, got, want)
+			t.Errorf("Parse(%q): got %s, want %s", id, got, want)
 		}
 	}
 }
 
-// Occurrences are delayed by up to the jitter, evenly, and by the same duration each time.
+// Occurrences are delayed by a random duration of up to the jitter, which is always the same for an occurrence.
 func TestJitter(t *testing.T) {
 	s := rows.Schedule{Name: "a", Cron: "@hourly", Jitter: 10 * time.Minute, Task: toQ()}
 	list, err := Next(&s, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), 1000)
@@ -157,7 +157,7 @@ func TestJitter(t *testing.T) {
 		sum += d
 	}
 	if mean := sum / 1000; mean < 4*time.Minute || mean > 6*time.Minute {
-		t.Errorf("the mean is %v, want 4m to 6m", mean)
+		t.Errorf("the mean jitter is %v, want 4m to 6m", mean)
 	}
 	c := newCalendar(t, 1)
 	c.add(s)
@@ -168,19 +168,19 @@ func TestJitter(t *testing.T) {
 	task, err := conn.Get(t.Context(), want[0].ID)
 	check(t, err)
 	if !task.DeliverAt.Equal(want[0].DeliverAt) {
-		t.Errorf("got the due time %s, want %s", task.DeliverAt, want[0].DeliverAt)
+		t.Errorf("the task is due at %s, want %s, as returned by Next", task.DeliverAt, want[0].DeliverAt)
 	}
 }
 
-// An invalid timetable is an error.
+// Next returns an error for an invalid timetable.
 func TestNextOfAnInvalidTimetable(t *testing.T) {
 	for _, s := range []rows.Schedule{{}, {Every: -time.Second}, {Every: time.Millisecond}, {Cron: "@daily", Every: time.Second}, {Cron: "odd"}} {
 		list, err := Next(&s, time.Now(), 1)
 		if _, ok := errors.AsType[*Error](err); !ok {
-			t.Errorf("%+v: got %v, want an error of type *Error", s, err)
+			t.Errorf("%+v: got %v, want an *Error", s, err)
 		}
 		if list != nil {
-			t.Errorf("%+v: got %v, want nil", s, list)
+			t.Errorf("%+v: got the occurrences %v, want nil", s, list)
 		}
 	}
 }

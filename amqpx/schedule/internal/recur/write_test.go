@@ -8,8 +8,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// A withdrawn task that is created again has a new version, because the message of the old version
-// may still be with the broker.
+// A withdrawn task that is created again has a new version, because the broker may still have the message of the old
+// version.
 func TestWrites(t *testing.T) {
 	c := newCalendar(t, 1)
 	ctx := t.Context()
@@ -19,7 +19,7 @@ func TestWrites(t *testing.T) {
 		check(t, c.within(func(p *Planner, tx rows.Conn) error {
 			got, err := p.Put(ctx, tx, &s)
 			if got != want {
-				t.Errorf("the change is %d, want %d", got, want)
+				t.Errorf("Put: got the change %d, want %d", got, want)
 			}
 			return err
 		}))
@@ -29,7 +29,7 @@ func TestWrites(t *testing.T) {
 		check(t, c.within(func(_ *Planner, tx rows.Conn) error {
 			task, err := tx.Get(ctx, id)
 			if err == nil && task.Version != want {
-				t.Errorf("%s has version %d, want %d", id, task.Version, want)
+				t.Errorf("task %s has version %d, want %d", id, task.Version, want)
 			}
 			return err
 		}))
@@ -43,7 +43,7 @@ func TestWrites(t *testing.T) {
 	c.expect("a", "2026-01-02T08:00:00Z cancelled")
 	put(daily, Unchanged) // writing the same schedule does not resume it
 	if !c.get("a").Paused {
-		t.Error("Put resumed the paused recurring task, want it still paused")
+		t.Error("after Put of an unchanged, paused recurring task: got Paused = false, want true")
 	}
 	c.setPaused("a", false)
 	version("a@2026-01-02T08:00:00Z", 2)
@@ -59,28 +59,28 @@ func TestWrites(t *testing.T) {
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-02T09:00:00Z cancelled")
 }
 
-// An edit that fails, or that makes a row invalid, changes nothing.
+// An edit that fails or that would make the row invalid changes nothing.
 func TestEditFails(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "0 8 * * *", Task: toQ()})
 	failed := errors.New("failed")
 	for name, change := range map[string]func(s *rows.Schedule) error{
-		"by itself":       func(*rows.Schedule) error { return failed },
-		"with a mistake":  func(s *rows.Schedule) error { s.Cron = "odd"; return nil },
-		"with no address": func(s *rows.Schedule) error { s.Task.Queue = ""; return nil },
+		"an error":              func(*rows.Schedule) error { return failed },
+		"an invalid expression": func(s *rows.Schedule) error { s.Cron = "odd"; return nil },
+		"no destination":        func(s *rows.Schedule) error { s.Task.Queue = ""; return nil },
 	} {
 		err := c.within(func(p *Planner, tx rows.Conn) error { return p.Edit(t.Context(), tx, "a", change) })
 		if err == nil {
-			t.Errorf("Edit with a change that fails %s succeeded, want an error", name)
+			t.Errorf("Edit with %s: got no error, want one", name)
 		}
 		if got := c.get("a"); got.Cron != "0 8 * * *" || got.Version != 1 {
-			t.Errorf(`an edit that fails %s: %s, version %d, want "0 8 * * *" and 1`, name, got.Cron, got.Version)
+			t.Errorf(`after Edit with %s: got the expression %q and version %d, want "0 8 * * *" and 1`, name, got.Cron, got.Version)
 		}
 	}
 	c.expect("a", "2026-01-02T08:00:00Z pending")
 }
 
-// A row is not written if the sender would refuse its tasks.
+// A recurring task is refused if the sender would refuse its tasks.
 func TestCheckSendable(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.planners[0].Sendable = func(*rows.Task) *rows.FieldError { return &rows.FieldError{Field: "Queue", Reason: "is not listed"} }
@@ -94,7 +94,7 @@ func TestCheckSendable(t *testing.T) {
 	}
 }
 
-// Every change of a row that does not exist returns an error that says so.
+// Reading or changing a row that does not exist returns ErrNone.
 func TestNone(t *testing.T) {
 	c := newCalendar(t, 1)
 	for name, do := range map[string]func(p *Planner, tx rows.Conn) error{
@@ -110,8 +110,7 @@ func TestNone(t *testing.T) {
 	}
 }
 
-// A row that is run by hand has an additional occurrence at the current time, which the task's id contains in
-// milliseconds.
+// Extra creates an additional occurrence at the given time, which the id of its task contains with milliseconds.
 func TestFired(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "0 8 * * *", Task: toQ()})
@@ -132,6 +131,6 @@ func TestFired(t *testing.T) {
 	}
 	c.planners[0].MaxBody = 0
 	if _, err = run(); err == nil {
-		t.Error("RunNow accepted a task that is too large")
+		t.Error("Extra with a body above MaxBody: got no error, want one")
 	}
 }

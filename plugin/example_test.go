@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The plugin's exchange holds a message and then routes it to the exchange delay.deliver.
+// The plugin's exchange keeps a message for its delay, and then routes it to the exchange delay.deliver.
 func ExampleNew() {
 	s, err := plugin.New(plugin.Config{})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// This is amqpx.Strategy, which this package does not import.
+// This is a copy of amqpx.Strategy, because this package must not import amqpx.
 var _ interface {
 	Name() string
 	Topology() topology.Topology
@@ -48,12 +48,12 @@ func TestConfigErrors(t *testing.T) {
 		s, err := plugin.New(c.config)
 		var f *topology.FieldError
 		if errors.As(err, &f) != (c.field != "") || (s == nil) != (c.field != "") || f != nil && (f.Field != c.field || f.Of != "plugin") {
-			t.Errorf("%+v: got %v, want an error about field %q", c.config, err, c.field)
+			t.Errorf("New(%+v): got %v, %v, want an error about field %q (none if empty)", c.config, s, err, c.field)
 		}
 	}
 	if _, err := plugin.New(plugin.Config{Prefix: strings.Repeat("p", 65), MaxDelay: -1}); err == nil ||
 		!strings.Contains(err.Error(), "Prefix") || !strings.Contains(err.Error(), "MaxDelay") {
-		t.Errorf("two wrong fields: got %v, want an error about both", err)
+		t.Errorf("two invalid fields: got %v, want an error about Prefix and MaxDelay", err)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestRoute(t *testing.T) {
 	s := newStrategy(t, plugin.Config{MaxDelay: time.Hour})
 	for _, c := range []struct {
 		delay, tolerance time.Duration
-		ms               int64 // -1 if an error is expected
+		ms               int64 // the wanted delay in milliseconds, or -1 if Route must fail
 	}{
 		{0, 0, 0},
 		{0, time.Hour, 0},
@@ -81,35 +81,35 @@ func TestRoute(t *testing.T) {
 		if c.ms < 0 {
 			var e *topology.DelayError
 			if !errors.As(err, &e) || e.Strategy != "plugin" || e.Delay != c.delay || e.Max != time.Hour || e.Reason == "" || e.Hint == "" {
-				t.Errorf("%v with tolerance %v: got %+v, %v, want a *DelayError of the plugin strategy with a reason and a hint",
+				t.Errorf("delay %v with tolerance %v: got %+v, %v, want a *DelayError from the plugin strategy with a reason and a hint",
 					c.delay, c.tolerance, r, err)
 			}
 			continue
 		}
 		if err != nil || r.RoutingKey != "plugin.orders.expire" || r.Delay != time.Duration(c.ms)*time.Millisecond || r.Hops != 0 {
-			t.Errorf(`%v with tolerance %v: got %+v, %v, want no error, RoutingKey = "plugin.orders.expire", Delay = %v and Hops = 0`,
+			t.Errorf(`delay %v with tolerance %v: got %+v, %v, want RoutingKey = "plugin.orders.expire", Delay = %v, Hops = 0 and no error`,
 				c.delay, c.tolerance, r, err, time.Duration(c.ms)*time.Millisecond)
 			continue
 		}
 		header, has := r.Headers[plugin.HeaderDelay]
 		if c.ms == 0 {
 			if has || r.Exchange != "delay.deliver" || !r.Mandatory {
-				t.Errorf("the route without a delay: got %+v, want delay.deliver, mandatory and without x-delay", r)
+				t.Errorf("route without a delay: got %+v, want delay.deliver, mandatory and without x-delay", r)
 			}
 			continue
 		}
 		if header != c.ms || r.Exchange != "delay.plugin" || r.Mandatory {
-			t.Errorf(`%v: got %+v, want x-delay = %v, Exchange = "delay.plugin" and Mandatory = false`, c.delay, r, c.ms)
+			t.Errorf(`delay %v: got %+v, want x-delay = %v, Exchange = "delay.plugin" and Mandatory = false`, c.delay, r, c.ms)
 		}
 	}
 }
 
-// Delays longer than 2^32-1 ms would not be applied at all.
+// The longest delay is 2^32-1 ms, because the plugin ignores longer ones.
 func TestLongestDelay(t *testing.T) {
 	s := newStrategy(t, plugin.Config{})
 	r, err := s.Route(topology.Destination{Queue: "q"}, s.MaxDelay(), 0)
 	if err != nil || r.Headers[plugin.HeaderDelay] != int64(4294967295) {
-		t.Errorf("got %+v, %v, want no error and Headers[plugin.HeaderDelay] = %v", r, err, int64(4294967295))
+		t.Errorf("got %+v, %v, want x-delay = 4294967295 and no error", r, err)
 	}
 }
 
@@ -118,29 +118,29 @@ func TestDestinations(t *testing.T) {
 	for _, d := range []topology.Destination{{}, {Queue: "delay.plugin"}, {Exchange: "delay.deliver"}, {Queue: "a", Exchange: "b"}} {
 		var e *topology.DestinationError
 		if _, err := s.Route(d, time.Second, 0); !errors.As(err, &e) || !errors.Is(err, topology.ErrDestination) {
-			t.Errorf("%+v: got %v, want an ErrDestination", d, err)
+			t.Errorf("destination %+v: got %v, want ErrDestination in a *DestinationError", d, err)
 		}
 	}
 	fits := strings.Repeat("q", topology.MaxRoutingKey-len("plugin."))
 	for _, delay := range []time.Duration{0, time.Second} {
 		if r, err := s.Route(topology.Destination{Queue: fits}, delay, 0); err != nil || len(r.RoutingKey) != topology.MaxRoutingKey {
-			t.Errorf("queue name of %d bytes: got %v, want no error and a routing key of the maximum length", len(fits), err)
+			t.Errorf("queue name with %d bytes: got routing key %q, %v, want one with %d bytes and no error", len(fits), r.RoutingKey, err, topology.MaxRoutingKey)
 		}
 		var e *topology.KeyError
 		if _, err := s.Route(topology.Destination{Queue: fits + "q"}, delay, 0); !errors.As(err, &e) {
-			t.Errorf("queue name of %d bytes: got %v, want a *topology.KeyError", len(fits)+1, err)
+			t.Errorf("queue name with %d bytes: got %v, want a *topology.KeyError", len(fits)+1, err)
 		}
 	}
 	x := topology.Destination{Exchange: "x", RoutingKey: "a.*"}
 	r, err := s.Route(x, time.Second, 0)
 	if err != nil || r.RoutingKey != s.Bindings(x)[0].RoutingKey || s.Bindings(x)[0].Queue != x.TargetQueue("delay") {
-		t.Errorf("%+v is bound by %+v, routed by %+v, %v, want no error and RoutingKey = %v, bound to the queue %v",
-			x, s.Bindings(x), r, err, s.Bindings(x)[0].RoutingKey, x.TargetQueue("delay"))
+		t.Errorf("%+v: got bindings %+v and route %+v, %v, want the same routing key in both, a binding of queue %s, and no error",
+			x, s.Bindings(x), r, err, x.TargetQueue("delay"))
 	}
 }
 
-// A destination's binding key is exactly the routing key of its messages. It contains no wildcards and differs from the
-// keys of all other destinations, so that no message reaches another destination.
+// A destination's binding matches its own routing key only: the key contains no wildcard words and differs from that of
+// every other destination. Therefore, no message reaches another destination.
 func TestBindingIsTheKey(t *testing.T) {
 	s := newStrategy(t, plugin.Config{})
 	name := rapid.Custom(func(t *rapid.T) string {
@@ -159,14 +159,14 @@ func TestBindingIsTheKey(t *testing.T) {
 		}
 		ka, kb := s.Bindings(da), s.Bindings(db)
 		if len(ka) != 1 || ka[0].RoutingKey != r.RoutingKey || ka[0].Queue != a || ka[0].Exchange != "delay.deliver" {
-			t.Fatalf("destination %q: got the bindings %+v and the route %+v, want one binding with the route's key", a, ka, r)
+			t.Fatalf("destination %q: got bindings %+v, want one from delay.deliver to the queue with the key of the route %+v", a, ka, r)
 		}
 		if (ka[0].RoutingKey == kb[0].RoutingKey) != (a == b) {
-			t.Fatalf("destinations %q and %q: got the keys %q and %q, want equal keys only for equal destinations", a, b, ka[0].RoutingKey, kb[0].RoutingKey)
+			t.Fatalf("destinations %q and %q: got keys %q and %q, want equal ones: %t", a, b, ka[0].RoutingKey, kb[0].RoutingKey, a == b)
 		}
 		for w := range strings.SplitSeq(ka[0].RoutingKey, ".") {
 			if w == "*" || w == "#" {
-				t.Fatalf("the binding key %q contains a wildcard, want none", ka[0].RoutingKey)
+				t.Fatalf("destination %q: got binding key %q, want one without wildcards", a, ka[0].RoutingKey)
 			}
 		}
 	})
@@ -179,12 +179,12 @@ func TestTopology(t *testing.T) {
 	}
 	x := top.Exchanges[len(top.Exchanges)-1]
 	if x.Name != "p.plugin" || x.Kind != "x-delayed-message" || x.Table()["x-delayed-type"] != "topic" || x.AlternateExchange != "" {
-		t.Errorf(`got the exchange %+v, want Name = "p.plugin", Kind = "x-delayed-message", Table()["x-delayed-type"] = "topic" and AlternateExchange = ""`,
+		t.Errorf(`got exchange %+v, want Name = "p.plugin", Kind = "x-delayed-message", x-delayed-type = "topic" and no alternate exchange`,
 			x)
 	}
 	b := top.Bindings[len(top.Bindings)-1]
 	if b.Exchange != "p.plugin" || b.ToExchange != "p.deliver" || b.RoutingKey != "#" {
-		t.Errorf(`got the binding %+v, want Exchange = "p.plugin", ToExchange = "p.deliver" and RoutingKey = "#"`, b)
+		t.Errorf(`got binding %+v, want Exchange = "p.plugin", ToExchange = "p.deliver" and RoutingKey = "#"`, b)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// All problems in a file are reported together, each with its position.
+// ParseYAML reports all problems in a file together, each with its position.
 func ExampleParseYAML() {
 	_, err := topology.ParseYAML([]byte(`
 destinations:

@@ -42,7 +42,7 @@ func TestMergeIsTheUnionInOrder(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	if len(a.Queues) != 2 || len(b.Queues) != 2 {
-		t.Errorf("Merge changed its operands to %v and %v, want 2 queues in each", a.Queues, b.Queues)
+		t.Errorf("after Merge: got operands with %d and %d queues, want 2 and 2", len(a.Queues), len(b.Queues))
 	}
 }
 
@@ -78,6 +78,6 @@ func TestLookups(t *testing.T) {
 		t.Errorf(`exchange: got %+v, %v, want ok = true and AlternateExchange = "p.parked"`, e, ok)
 	}
 	if _, ok := top.Queue("p.deliver"); ok {
-		t.Error("found a queue with the name of an exchange, want none")
+		t.Error("Queue(\"p.deliver\"): got true, want false, because p.deliver is an exchange")
 	}
 }

@@ -77,7 +77,7 @@ func TestRetryErrors(t *testing.T) {
 			}
 		}
 		if strings.Join(got, " ") != c.fields || (err != nil) != (c.fields != "") {
-			t.Errorf("%s: got errors about %v, want about %q", c.name, got, c.fields)
+			t.Errorf("%s: got %v, which names the fields %q, want the fields %q", c.name, err, strings.Join(got, " "), c.fields)
 		}
 	}
 }
@@ -103,16 +103,17 @@ func TestRetryProperties(t *testing.T) {
 		least := backoff - backoff>>50 - 1 // a float64 cannot distinguish longer durations
 		now, next := steady.Delay(attempt, rnd), steady.Delay(attempt+1, rnd)
 		if now < least || now > bound || next < now {
-			t.Fatalf("attempts %d and %d: got %v and %v, want non-decreasing delays from %v to %v", attempt, attempt+1, now, next, least, bound)
+			t.Fatalf("got delays %v and %v for attempts %d and %d, want the first from %v to %v and the second no shorter",
+				now, next, attempt, attempt+1, least, bound)
 		}
 		if far := steady.Delay(attempt+rapid.Int().Draw(t, "more")>>1, rnd); far > bound || far < least {
-			t.Fatalf("a much later attempt: got %v, want %v to %v", far, least, bound)
+			t.Fatalf("got delay %v for an attempt after %d, want %v to %v", far, attempt, least, bound)
 		}
 		p := policy(jitter)
 		low, mid, high := p.Delay(attempt, 0), p.Delay(attempt, rnd), p.Delay(attempt, 1)
 		if low < 0 || low > mid || mid > high || high > bound || float64(low) < float64(high)*(1-jitter)*(1-1e-9)-1 {
-			t.Fatalf("jitter %v: got %v, %v and %v, want non-decreasing delays from 0 to %v, the first at least %v",
-				jitter, low, mid, high, bound, float64(high)*(1-jitter)*(1-1e-9)-1)
+			t.Fatalf("jitter %v: got delays %v, %v, %v, want them in ascending order, the first at least 0 and %v, the last at most %v",
+				jitter, low, mid, high, time.Duration(float64(high)*(1-jitter)*(1-1e-9)-1), bound)
 		}
 	})
 }

@@ -100,7 +100,7 @@ func TestParseYAMLOfNothing(t *testing.T) {
 	}
 }
 
-// Each document contains one mistake. The reported problem must have the mistake's line and path.
+// Each document contains one mistake, and one of the reported problems must have its line and path.
 var mistakes = []struct {
 	name, doc, line, path, message string
 }{
@@ -243,7 +243,7 @@ func TestParseYAMLReportsLineAndPath(t *testing.T) {
 				t.Fatalf("got error %v, want a *ValidationError", err)
 			}
 			if !reflect.DeepEqual(got, topology.Topology{}) {
-				t.Errorf("an invalid document was parsed as %+v, want an empty topology", got)
+				t.Errorf("got topology %+v, want an empty one for an invalid document", got)
 			}
 			found := []string{}
 			for _, p := range invalid.Problems {
@@ -277,7 +277,7 @@ func TestParseYAMLReportsEverythingAtOnceInOrder(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", paths, want)
 	}
 	if text := err.Error(); !strings.HasPrefix(text, "7 problems:\n  line 2, column 32: destinations[0].retry.jitter: expected 0 to 1, got 2\n") {
-		t.Errorf("error text is %q, want a text beginning with %q",
+		t.Errorf("got error text %q, want prefix %q",
 			text, "7 problems:\n  line 2, column 32: destinations[0].retry.jitter: expected 0 to 1, got 2\n")
 	}
 }
@@ -294,7 +294,7 @@ func TestAliasesAreBounded(t *testing.T) {
 	}
 }
 
-// Values that were not read because the document is too long are not reported as missing.
+// When ParseYAML stops at the limit of values, it does not report the rest of the document as missing.
 func TestTooManyValuesAreOneProblem(t *testing.T) {
 	_, err := topology.ParseYAML([]byte("destinations:\n" + strings.Repeat("  - {queue: q}\n", 60_000)))
 	if want := "line 50001, column 13: more than 100000 values with all aliases written out; split the file"; err == nil || err.Error() != want {
@@ -332,14 +332,14 @@ func TestSharedObjectsAreValid(t *testing.T) {
 	for _, name := range []string{"p.parked", "a", "a.dead", "p.route.amq.fanout:k"} {
 		q, ok := top.Queue(name)
 		if !ok {
-			t.Errorf("the topology contains no queue %q, want one", name)
+			t.Errorf("Queue(%q): got false, want true", name)
 		}
 		if classic := q.Type == topology.Classic; classic != strings.HasPrefix(name, "a") {
-			t.Errorf("queue %q has type %q, want classic for a and a.dead, and quorum otherwise", name, q.Type)
+			t.Errorf("queue %q: got type %q, want classic for a and a.dead and quorum for the others", name, q.Type)
 		}
 	}
 	if again := top.WithDestinationQueues("p", topology.Quorum); !reflect.DeepEqual(again, top) {
-		t.Errorf("adding the queues a second time: got %+v, want %+v", again, top)
+		t.Errorf("WithDestinationQueues called a second time: got %+v, want the unchanged topology %+v", again, top)
 	}
 }
 
@@ -376,20 +376,19 @@ func TestFormatDuration(t *testing.T) {
 	}
 }
 
-// A formatted duration is read back as the same value.
+// ParseDuration returns the duration that FormatDuration formatted.
 func FuzzFormatDuration(f *testing.F) {
 	f.Add(int64(384*24*time.Hour - 100*time.Millisecond))
 	f.Add(int64(math.MinInt64))
 	f.Fuzz(func(t *testing.T, n int64) {
 		d := time.Duration(n)
 		if back, err := topology.ParseDuration(topology.FormatDuration(d)); err != nil || back != max(d, -math.MaxInt64) {
-			t.Errorf("the duration %d is formatted as %s and parsed as %d, %v, want %d and no error", d, topology.FormatDuration(d), back, err, max(d, -math.MaxInt64))
+			t.Errorf("%d formatted as %s: ParseDuration got %d, %v, want %d", d, topology.FormatDuration(d), back, err, max(d, -math.MaxInt64))
 		}
 	})
 }
 
-// For any input, ParseYAML returns either a topology that its own rules accept, or problems that
-// each have a text.
+// For any input, ParseYAML returns either a valid topology or problems that each have a message.
 func FuzzParseYAML(f *testing.F) {
 	f.Add([]byte(wholeYAML))
 	for _, m := range mistakes {
@@ -399,10 +398,10 @@ func FuzzParseYAML(f *testing.F) {
 		top, err := topology.ParseYAML(data)
 		if err == nil {
 			if err := top.Validate(); err != nil {
-				t.Fatalf("validating the parsed topology: got %v, want no error", err)
+				t.Fatalf("Validate of the parsed topology: got %v, want no error", err)
 			}
 			if _, err := top.Merge(top); err != nil {
-				t.Fatalf("merging the topology with itself: got %v, want no error", err)
+				t.Fatalf("Merge of the topology with itself: got %v, want no error", err)
 			}
 			return
 		}
@@ -412,7 +411,7 @@ func FuzzParseYAML(f *testing.F) {
 		}
 		for _, p := range invalid.Problems {
 			if p.Message == "" || p.Line < 0 {
-				t.Fatalf("got the problem %+v, want one with a message and a line", p)
+				t.Fatalf("got problem %+v, want a message and a line of at least 0", p)
 			}
 		}
 	})

@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 )
 
-// Cancels an order only if it is still unpaid and due, and only once, however many times the
-// message is delivered.
+// The handler cancels an order only if the order is still unpaid and due, and only once, even if the message is
+// delivered several times.
 func ExampleHandler() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -43,7 +43,7 @@ func ExampleHandler() {
 		}),
 	)
 
-	// client.Consume(ctx, "orders.expire", handle) would call it like this:
+	// client.Consume(ctx, "orders.expire", handle) would call handle like this:
 	for _, order := range []string{"42", "42", "43"} {
 		d := &amqpx.Delivery{ID: "expire-" + order, Queue: "orders.expire", Body: []byte(order), DueAt: time.UnixMilli(1000)}
 		if err := handle(ctx, d); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 )
 
-// The records of a message show in which scopes its effect was committed, when, and in which scopes
-// a condition declined it.
+// Find returns in which scopes the effect of a message was committed, when, and in which scopes a condition declined
+// it.
 func TestFind(t *testing.T) {
 	db := open(t, newConnector(t))
 	began := time.Now().Truncate(time.Millisecond)
@@ -23,23 +23,23 @@ func TestFind(t *testing.T) {
 		opts []idempotency.HandlerOption
 	}{{d("mails", "1"), nil}, {d("orders", "1"), []idempotency.HandlerOption{no}}, {d("orders", "2"), nil}} {
 		if err := idempotency.Handler(db, effect, c.opts...)(t.Context(), c.d); err != nil {
-			t.Fatalf("%+v: %v", c, err)
+			t.Fatalf("handling %+v: got %v, want nil", c.d, err)
 		}
 	}
 	got, err := idempotency.Find(t.Context(), db, "1", "orders", "nothing", "mails")
 	if err != nil || len(got) != 2 {
-		t.Fatalf("got %+v, %v, want no error and 2 elements", got, err)
+		t.Fatalf("Find: got %+v, %v, want 2 records and no error", got, err)
 	}
 	for i, want := range []idempotency.Record{{Scope: "orders", ID: "1", Guarded: true}, {Scope: "mails", ID: "1"}} {
 		if at := got[i].ProcessedAt; at.Before(began) || at.After(time.Now()) {
-			t.Errorf("the record in scope %s has the wrong time %v", want.Scope, at)
+			t.Errorf("scope %s: got ProcessedAt %v, want a time from %v to now", want.Scope, at, began)
 		}
 		if got[i].ProcessedAt = (time.Time{}); got[i] != want {
 			t.Errorf("got %+v, want %+v", got[i], want)
 		}
 	}
 	if got, err := idempotency.Find(t.Context(), db, "1"); err != nil || len(got) != 0 {
-		t.Errorf("Find without scopes: got %+v, %v, want nothing", got, err)
+		t.Errorf("Find without scopes: got %+v, %v, want none and no error", got, err)
 	}
 	if _, err := db.ExecContext(t.Context(), "DROP TABLE rabbitdelay_processed"); err != nil {
 		t.Fatal(err)

@@ -49,11 +49,10 @@ func countEffects(t *testing.T, db *sql.DB) (n int) {
 	return n
 }
 
-// connector opens SQLite through a driver of an unknown type. The answer of its next commit can be
-// lost.
+// connector opens SQLite through a driver of an unknown type. It can lose the answer to the next commit.
 type connector struct {
 	dsn  string
-	lose *atomic.Int32 // 1: the commit happens and its answer is lost; 2: it does not happen
+	lose *atomic.Int32 // what the next Commit does before it fails: 1 commits, 2 rolls back
 }
 
 func newConnector(t *testing.T) connector {
@@ -109,8 +108,8 @@ func (l lossyTx) Commit() error {
 	return l.Tx.Commit()
 }
 
-// If the answer to a commit is lost, the handler does not know whether the commit happened. The message is delivered
-// again, and the record of its effect decides whether it runs again.
+// If the answer to a commit is lost, the handler cannot tell whether it was committed. When the message is delivered
+// again, the record of its effect shows whether the handler must run again.
 func TestCommitOutcomeUnknown(t *testing.T) {
 	for name, lose := range map[string]int32{"happened": 1, "did not happen": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -121,23 +120,23 @@ func TestCommitOutcomeUnknown(t *testing.T) {
 			c.lose.Store(lose)
 			err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"})
 			if !errors.Is(err, idempotency.ErrCommit) || !errors.Is(err, errLost) {
-				t.Fatalf("got error %v, want ErrCommit and its cause", err)
+				t.Fatalf("got error %v, want ErrCommit and %v", err, errLost)
 			}
 			if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err != nil {
 				t.Fatal(err)
 			}
 			if n := countEffects(t, db); n != 1 {
-				t.Errorf("%d effects, want 1", n)
+				t.Errorf("got %d effects, want 1", n)
 			}
 			if want := int(2 - lose); skipped != want {
-				t.Errorf("%d skipped, want %d", skipped, want)
+				t.Errorf("got %d calls of OnSkip, want %d", skipped, want)
 			}
 		})
 	}
 }
 
-// Messages that share a transaction have one effect each, whatever happens to the others.
-// The hook is told about repetitions, and about messages that a guard declines.
+// Messages that share a transaction have one effect each, even if one of them fails. OnSkip is called for duplicates
+// and for messages that the condition declines.
 func TestGroup(t *testing.T) {
 	c := newConnector(t)
 	db := open(t, c)
@@ -162,7 +161,7 @@ func TestGroup(t *testing.T) {
 	}, idempotency.WithGroup(16), idempotency.When(guard), idempotency.OnSkip(skip))
 	for round := range 6 {
 		if round == 1 {
-			c.lose.Store(1) // one of the commits happens, and its answer is lost
+			c.lose.Store(1) // the answer to one commit is lost
 		}
 		var group sync.WaitGroup
 		errs := make([]error, n)
@@ -174,15 +173,15 @@ func TestGroup(t *testing.T) {
 		group.Wait()
 		for i, err := range errs {
 			if i == 3 && !errors.Is(err, bad) || i != 3 && err != nil && !errors.Is(err, idempotency.ErrCommit) {
-				t.Errorf("round %d, message %d: got %v, want an error for message 3 only, apart from ErrCommit", round, i, err)
+				t.Errorf("round %d, message %d: got %v, want %v for message 3, and nil or ErrCommit for the others", round, i, err, bad)
 			}
 		}
 	}
 	if got := countEffects(t, db); got != n-2 {
-		t.Errorf("%d effects, want %d: all but the bad and the guarded message's", got, n-2)
+		t.Errorf("got %d effects, want %d, one for each message except m3 and m7", got, n-2)
 	}
 	if !slices.Contains(skipped, "guarded m7") || slices.Contains(skipped, "duplicate m3") {
-		t.Errorf(`skipped: got %v, want it to contain "guarded m7" and it not to contain "duplicate m3"`, skipped)
+		t.Errorf(`got calls of OnSkip %q, want "guarded m7" among them and not "duplicate m3"`, skipped)
 	}
 }
 
@@ -191,7 +190,7 @@ func TestKeys(t *testing.T) {
 	rejected := func(d *amqpx.Delivery, opts ...idempotency.HandlerOption) {
 		t.Helper()
 		if err := idempotency.Handler(db, effect, opts...)(t.Context(), d); !errors.Is(err, idempotency.ErrKey) {
-			t.Errorf("id %q: error is %v, want ErrKey", d.ID, err)
+			t.Errorf("ID %q: got error %v, want ErrKey", d.ID, err)
 		}
 	}
 	for _, id := range []string{"", strings.Repeat("x", 256), "a\x00b", "\xff"} {
@@ -200,7 +199,7 @@ func TestKeys(t *testing.T) {
 	rejected(&amqpx.Delivery{ID: "m"}, idempotency.WithKey(func(*amqpx.Delivery) (string, error) { return "", nil }))
 	rejected(&amqpx.Delivery{ID: "m"}, idempotency.WithKey(func(*amqpx.Delivery) (string, error) { return "m", errors.New("no such field") }))
 	if n := countEffects(t, db); n != 0 {
-		t.Fatalf("got %d effects of messages without a key, want 0", n)
+		t.Fatalf("got %d effects for messages without a valid key, want 0", n)
 	}
 	byBody := idempotency.Handler(db, effect, idempotency.WithScope("orders"),
 		idempotency.WithKey(func(d *amqpx.Delivery) (string, error) { return string(d.Body), nil }))
@@ -210,20 +209,20 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	if n := countEffects(t, db); n != 1 {
-		t.Errorf("%d effects of one key in one scope, want 1", n)
+		t.Errorf("got %d effects for two messages with the same key and scope, want 1", n)
 	}
 }
 
-// This handler rejects a task for the queue, but accepts a task for an exchange.
+// Handler rejects a task that was scheduled for the queue itself, but accepts one that was scheduled for an exchange.
 func TestTasks(t *testing.T) {
 	db := open(t, newConnector(t))
 	h := idempotency.Handler(db, effect)
 	err := h(t.Context(), &amqpx.Delivery{ID: "task", Queue: "q", Version: 1})
 	if !errors.Is(err, idempotency.ErrIsTask) || !amqpx.IsRejected(err) || countEffects(t, db) != 0 {
-		t.Errorf("a task: got %v with %d effects, want a rejection with ErrIsTask and none", err, countEffects(t, db))
+		t.Errorf("task for a queue: got error %v and %d effects, want a rejection with ErrIsTask and 0 effects", err, countEffects(t, db))
 	}
 	if err := h(t.Context(), &amqpx.Delivery{ID: "post", Queue: "q", Exchange: "events", Version: 1}); err != nil || countEffects(t, db) != 1 {
-		t.Errorf("a task to an exchange: got %v with %d effects, want success and 1", err, countEffects(t, db))
+		t.Errorf("task for an exchange: got error %v and %d effects, want nil and 1", err, countEffects(t, db))
 	}
 }
 
@@ -239,7 +238,7 @@ func TestWrongDialect(t *testing.T) {
 	db := open(t, newConnector(t))
 	handle := idempotency.Handler(db, effect, idempotency.WithDialect("oracle"))
 	if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err == nil || !strings.Contains(err.Error(), `"oracle"`) {
-		t.Errorf("got error %v, want one that names the dialect", err)
+		t.Errorf(`got error %v, want one with "oracle" in its text`, err)
 	}
 }
 
@@ -257,22 +256,22 @@ func TestRunPurge(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if n == 0 { // the second purge finds nothing more
+		if n == 0 { // the second purge finds nothing to delete
 			cancel()
 		}
 		deleted += n
 	})
 	if err != nil || deleted != 1 {
-		t.Errorf("deleted %d (%v), want 1", deleted, err)
+		t.Errorf("RunPurge: got %d rows deleted and error %v, want 1 and nil", deleted, err)
 	}
 	for _, r := range []idempotency.Retention{{Keep: -time.Hour}, {Keep: 30}, {Every: -1}, {Batch: -1}, {Batch: 1_000_000}} {
 		if err := idempotency.RunPurge(t.Context(), db, r, nil); err == nil || !strings.Contains(err.Error(), "retention.") {
-			t.Errorf(`%+v: error is %v, want an error with "retention."`, r, err)
+			t.Errorf(`RunPurge with %+v: got error %v, want one with "retention." in its text`, r, err)
 		}
 	}
 	for age, want := range map[time.Duration]string{-time.Hour: "expected 0 or more", 30: "30*time.Second"} {
 		if _, err := idempotency.Purge(t.Context(), db, age, 100); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("older than %d ns: error is %v, want %q", age, err, want)
+			t.Errorf("Purge with an age of %d ns: got error %v, want one with %q", age, err, want)
 		}
 	}
 }

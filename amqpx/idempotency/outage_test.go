@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 )
 
-// failingDB is a database whose server is down.
+// failingDB is a database that refuses connections while down is set.
 type failingDB struct {
 	*sql.DB
 
@@ -32,7 +32,7 @@ func (f *failingDB) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, 
 	return f.DB.BeginTx(ctx, opts)
 }
 
-// An outage of the database uses up no attempts, however long it is.
+// A message does not use up attempts while the database is unavailable.
 func TestHandlersWaitForTheDatabase(t *testing.T) {
 	for _, group := range []int{1, 10} {
 		t.Run(fmt.Sprint(group), func(t *testing.T) {
@@ -73,12 +73,12 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 				}
 				attempts.Range(func(id, attempt any) bool {
 					if attempt != 1 {
-						t.Errorf("message %v was handled in attempt %v, want 1", id, attempt)
+						t.Errorf("message %v: got attempt %v, want 1", id, attempt)
 					}
 					return true
 				})
 				if q, _ := srv.Queue("q.dead"); len(q.Messages) > 0 {
-					t.Errorf("%d dead letters, want 0", len(q.Messages))
+					t.Errorf("got %d dead letters, want 0", len(q.Messages))
 				}
 				_ = own.Close()
 			})

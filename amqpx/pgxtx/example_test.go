@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Places an order and schedules its expiry in one pgx.Tx.
+// An order and the task that expires it are stored in one pgx.Tx.
 func ExampleOn() {
 	place := func(ctx context.Context, pool *pgxpool.Pool, tasks *schedule.Store, order string) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -37,8 +37,7 @@ func ExampleOn() {
 	_, _ = place, pay
 }
 
-// A process that relays and handles tasks. The relay listens for tasks that other processes
-// schedule.
+// A process relays and handles tasks. Its relay is notified of tasks that other processes schedule.
 func ExampleNew() {
 	run := func(ctx context.Context, pool *pgxpool.Pool, client *amqpx.Client) error {
 		if err := pgxtx.Migrate(ctx, pool); err != nil {
@@ -48,7 +47,7 @@ func ExampleNew() {
 		if err != nil {
 			return err
 		}
-		go func() { _ = tasks.Run(ctx) }() // Run returns nil when ctx ends
+		go func() { _ = tasks.Run(ctx) }() // Run returns nil when ctx is cancelled
 		return client.Consume(ctx, "orders.expire", pgxtx.TaskHandler(pool,
 			func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) error {
 				_, err := tx.Exec(ctx, "UPDATE orders SET status = 'expired' WHERE id = $1 AND status = 'unpaid'", string(d.Body))
@@ -58,8 +57,8 @@ func ExampleNew() {
 	_ = run
 }
 
-// Charges an order through a provider. No transaction can undo that, and the key makes a
-// repetition harmless. The result is stored in the pgx.Tx that marks the task as done.
+// The handler charges an order through a payment provider. A transaction cannot undo the charge, but the provider
+// recognises a repeated one by its key. The receipt is stored in the pgx.Tx that marks the task as done.
 func ExampleLeaseHandler() {
 	handler := func(pool *pgxpool.Pool, charge func(ctx context.Context, order, key string) (receipt string, err error)) amqpx.Handler {
 		return pgxtx.LeaseHandler(pool, func(ctx context.Context, d *amqpx.Delivery, key string) (pgxtx.Func, error) {
@@ -76,8 +75,8 @@ func ExampleLeaseHandler() {
 	_ = handler
 }
 
-// Cancels an order only if it is still unpaid, and only once, however many times the message is
-// delivered.
+// The handler cancels an order only if it is still unpaid, and only once, even if the message is delivered several
+// times.
 func ExampleIdempotentHandler() {
 	handler := func(pool *pgxpool.Pool) amqpx.Handler {
 		return pgxtx.IdempotentHandler(pool,

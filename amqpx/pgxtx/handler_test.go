@@ -23,7 +23,7 @@ func TestNilFunctionMakesNilHandler(t *testing.T) {
 		"pgxtx.IdempotentHandler": pgxtx.IdempotentHandler(nil, nil),
 	} {
 		if h != nil {
-			t.Errorf("%s with a nil function: got a handler that returns %v, want nil", name, h(context.Background(), &amqpx.Delivery{}))
+			t.Errorf("%s with a nil function: got a handler that returns %v, want a nil handler", name, h(context.Background(), &amqpx.Delivery{}))
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestNilPool(t *testing.T) {
 		}
 	}
 	if pgxtx.TaskHandler(nil, nil) != nil {
-		t.Error("TaskHandler with a nil pool returned a handler")
+		t.Error("TaskHandler with a nil pool: got a handler, want nil")
 	}
 	if err := pgxtx.Listener(nil).Listen(t.Context(), func() {}); err == nil {
 		t.Error("a listener with a nil pool returned no error")

@@ -18,8 +18,8 @@ type order struct {
 	Phone string `json:"phone"`
 }
 
-// The main function of a shop, as described by its file: orders expire, tasks remind customers and
-// send them text messages, and a report recurs.
+// The main function of a shop that is configured by a file. Messages expire orders, tasks remind customers, and
+// other messages send texts.
 func Example() {
 	expire := func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 		var o order

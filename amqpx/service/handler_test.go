@@ -20,7 +20,8 @@ func standard(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
 
 func ofPgx(context.Context, pgx.Tx, *amqpx.Delivery) error { return nil }
 
-// A handler must match the service's database. Otherwise it is nil, and no message reaches it.
+// TaskHandler and IdempotentHandler panic if the handler's kind of transaction does not match the service's database,
+// and return nil if the service has no database.
 func TestHandlersFitTheDatabase(t *testing.T) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
@@ -34,7 +35,7 @@ func TestHandlersFitTheDatabase(t *testing.T) {
 	defer pool.Close()
 	for name, c := range map[string]struct {
 		database       schedule.Database
-		standard, pgxs string // the expected text of the panic; "nil" and "handler" are results without a panic
+		standard, pgxs string // the wanted text of the panic, or "nil" or "handler" if the constructor returns without one
 	}{
 		"none":         {nil, "nil", "nil"},
 		"database/sql": {db, "handler", "expected a *sql.Tx"},
@@ -49,7 +50,7 @@ func TestHandlersFitTheDatabase(t *testing.T) {
 		} {
 			got := made(create)
 			if wanted := strings.SplitN(want, " ", 3)[2]; !strings.Contains(got, wanted) {
-				t.Errorf("%s, %s: got %s, want a text with %q", name, want, got, wanted)
+				t.Errorf("database %s, %s: got %q, want it to contain %q", name, want, got, wanted)
 			}
 		}
 	}
@@ -68,7 +69,7 @@ func made(create func() amqpx.Handler) (what string) {
 	return "handler"
 }
 
-// A service on a pgx pool has no DB. A handler on DB is refused before it takes a message.
+// A service with a pgx pool has no DB, and Consume rejects a handler that needs one.
 func TestConsumeRefusesAHandlerWithoutADatabase(t *testing.T) {
 	srv := amqptest.Start(t, amqptest.Options{})
 	client, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
@@ -79,6 +80,6 @@ func TestConsumeRefusesAHandlerWithoutADatabase(t *testing.T) {
 	s := &Service{Client: client}
 	err = s.Consume("q", schedule.Handler(s.DB, standard))(t.Context())
 	if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), "pgxtx.TaskHandler") {
-		t.Errorf(`got %v, want amqpx.ErrConfig with "pgxtx.TaskHandler"`, err)
+		t.Errorf(`Consume: got %v, want amqpx.ErrConfig with "pgxtx.TaskHandler" in its text`, err)
 	}
 }

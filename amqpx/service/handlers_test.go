@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-type Order struct { // the type in the documents' examples
+type Order struct { // as in the examples of docs/handlers.md
 	ID    string
 	Phone string
 }
@@ -30,7 +30,7 @@ var (
 	errProviderDown = errors.New("provider is down")
 )
 
-// handlers holds the handlers of docs/handlers.md.
+// handlers contains what the handlers in docs/handlers.md need.
 type handlers struct {
 	db     *sql.DB
 	client *amqpx.Client
@@ -39,7 +39,7 @@ type handlers struct {
 	pay    func(ctx context.Context, order, key string) (receipt string, err error)
 }
 
-// place sends the messages and tasks that follow an order.
+// place sends the messages and schedules the tasks that a new order needs.
 func (h handlers) place(ctx context.Context, tx *sql.Tx, o Order) error {
 	client, tasks := h.client, h.tasks
 	body, _ := json.Marshal(o)
@@ -126,7 +126,7 @@ func (h handlers) consume(ctx context.Context) error {
 	return err
 }
 
-// The handlers of docs/handlers.md do what it says: one of two orders is paid.
+// The handlers in docs/handlers.md do what it says, both for an order that is paid and for one that is not.
 func TestHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, client, tasks := shop(t)
@@ -173,16 +173,16 @@ func TestHandlers(t *testing.T) {
 		for id, want := range map[string][3]string{"41": {"cancelled", "1", "receipt of 41"}, "42": {"paid", "0", "receipt of 42"}} {
 			var got [3]string
 			if err := db.QueryRow("SELECT status, reminded, receipt FROM orders WHERE id = ?", id).Scan(&got[0], &got[1], &got[2]); err != nil || got != want {
-				t.Errorf("order %s: %q, %v, want %q", id, got, err, want)
+				t.Errorf("order %s: got status, reminded and receipt %q, %v, want %q", id, got, err, want)
 			}
 		}
 		if texted["555-41"] != 3 || texted["555-42"] != 3 || len(charged) != 2 {
-			t.Errorf(`texts %v, charges %v, want texted["555-41"] = 3, texted["555-42"] = 3 and two charges`, texted, charged)
+			t.Errorf("got attempts to text %v and to charge %v, want 3 for both phones and two keys charged", texted, charged)
 		}
 	})
 }
 
-// shop opens a database with two orders, and a client and a store that send.
+// shop opens a database with two orders, a client of an in-memory broker, and a task store that uses both.
 func shop(t *testing.T) (*sql.DB, *amqpx.Client, *schedule.Store) {
 	t.Helper()
 	must := func(err error) {
@@ -220,7 +220,7 @@ func inTx(t *testing.T, db *sql.DB, do func(tx *sql.Tx) error) {
 	}
 }
 
-// The code that docs/handlers.md shows is the code in this file.
+// The code in docs/handlers.md is copied from this file.
 func TestHandlersAreShown(t *testing.T) {
 	page, err := os.ReadFile("../../docs/handlers.md")
 	if err != nil {
@@ -234,11 +234,11 @@ func TestHandlersAreShown(t *testing.T) {
 	code := indent.ReplaceAllString(string(own), "")
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) < 8 {
-		t.Fatalf("docs/handlers.md has %d blocks of Go, want at least 8", len(blocks))
+		t.Fatalf("got %d Go blocks in docs/handlers.md, want at least 8", len(blocks))
 	}
 	for _, b := range blocks {
 		if !strings.Contains(code, indent.ReplaceAllString(b[1], "")) {
-			t.Errorf("docs/handlers.md shows code that is not in this file:\n%s", b[1])
+			t.Errorf("got a block in docs/handlers.md that is not in this file:\n%s", b[1])
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -34,11 +35,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Clearenv() // AMQP_URL and RABBITDELAY_* are settings
+	os.Clearenv() // AMQP_URL and RABBITDELAY_* would change the configuration
 	goleak.VerifyTestMain(m)
 }
 
-// fileOf writes a file for Open.
+// fileOf writes a configuration file and returns its path.
 func fileOf(t *testing.T, lines ...string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "shop.yaml")
@@ -75,7 +76,7 @@ func running(ctx context.Context, s *service.Service, parts ...service.Part) <-c
 	return ended
 }
 
-// A service with messages, tasks and recurring tasks needs only a file.
+// A configuration file is enough to run a service with messages, tasks and recurring tasks.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -105,25 +106,25 @@ func TestRun(t *testing.T) {
 		<-time.After(25 * time.Hour)
 		synctest.Wait()
 		if tasks.Load() != 1 || texts.Load() != 1 || reports.Load() != 1 {
-			t.Errorf("%d tasks, %d texts, %d reports, want 1 of each", tasks.Load(), texts.Load(), reports.Load())
+			t.Errorf("got %d tasks, %d texts and %d reports, want 1 of each", tasks.Load(), texts.Load(), reports.Load())
 		}
 		if err := s.Health(); err != nil {
 			t.Errorf("Health during Run: got %v, want nil", err)
 		}
 		stop()
 		if err := <-ended; err != nil {
-			t.Errorf("Run returned %v, want nil", err)
+			t.Errorf("Run: got %v, want nil", err)
 		}
 		if err := s.Health(); !errors.Is(err, service.ErrStopping) {
-			t.Errorf("after Run: got %v, want service.ErrStopping", err)
+			t.Errorf("Health after Run: got %v, want service.ErrStopping", err)
 		}
 		if err := s.DB.PingContext(t.Context()); err == nil {
-			t.Error("Run left the file's database open")
+			t.Error("ping of the file's database after Run: got nil, want an error, because Run closes it")
 		}
 	})
 }
 
-// A part that fails permanently ends the others, and the error of Run names it.
+// If one part fails permanently, Run stops the others and returns an error that names the part.
 func TestRunEndsWithAPart(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(srv *amqptest.Server, s *service.Service) service.Part
@@ -138,14 +139,14 @@ func TestRunEndsWithAPart(t *testing.T) {
 			return func(ctx context.Context) error { <-ctx.Done(); return nil }
 		}, "relay: "},
 		"part": {func(*amqptest.Server, *service.Service) service.Part {
-			return func(context.Context) error { return errors.New("of its own") }
-		}, "of its own"},
+			return func(context.Context) error { return errors.New("disk full") }
+		}, "disk full"},
 		"nil part": {func(*amqptest.Server, *service.Service) service.Part {
 			return nil
 		}, "invalid configuration: part 1 of Run is nil; expected a function"},
 		"part that panics": {func(*amqptest.Server, *service.Service) service.Part {
-			return func(context.Context) error { panic("of its own") }
-		}, "part 1 of the service panicked: of its own"},
+			return func(context.Context) error { panic("disk full") }
+		}, "part 1 of the service panicked: disk full"},
 		"part that ends its goroutine": {func(*amqptest.Server, *service.Service) service.Part {
 			return func(context.Context) error { runtime.Goexit(); return nil }
 		}, "part 1 of the service ended its goroutine"},
@@ -159,17 +160,17 @@ func TestRunEndsWithAPart(t *testing.T) {
 				err := s.Run(t.Context(), c.prepare(srv, s), func(ctx context.Context) error { <-ctx.Done(); ended = true; return nil },
 					func(context.Context) error { return nil }) // a part with nothing left to do
 				if err == nil || !strings.HasPrefix(err.Error(), c.want) || !ended {
-					t.Errorf("Run returned %v, want an error beginning with %q; the other part ended: %t, want true", err, c.want, ended)
+					t.Errorf("Run: got %v, want an error with prefix %q; other part stopped: got %t, want true", err, c.want, ended)
 				}
 				if n := len(srv.Connections()); n != 0 {
-					t.Errorf("%d connections are left, want 0", n)
+					t.Errorf("got %d connections left, want 0", n)
 				}
 			})
 		})
 	}
 }
 
-// The drain timeout limits the time of a handler, whose message is then delivered again.
+// When the drain timeout has passed, a running handler is cancelled and its message returns to the queue.
 func TestRunDrainTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -187,15 +188,15 @@ func TestRunDrainTimeout(t *testing.T) {
 			t.Errorf("Run: got %v, want service.ErrCutOff", err)
 		}
 		if took := time.Since(began); took < 5*time.Second || took > 8*time.Second {
-			t.Errorf("the end took %v, want 5s to 8s", took)
+			t.Errorf("got %v from the cancellation until Run returned, want 5s to 8s", took)
 		}
 		if q, _ := srv.Queue("q"); q.Ready != 1 {
-			t.Errorf("%d messages in the queue, want the one whose handler was cut off", q.Ready)
+			t.Errorf("got %d messages in the queue, want 1, because its handler was cancelled", q.Ready)
 		}
 	})
 }
 
-// A part that ignores the end of its context does not keep the process from ending.
+// Run returns even if a part ignores that its context is cancelled.
 func TestRunAbandons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -206,13 +207,13 @@ func TestRunAbandons(t *testing.T) {
 		ended := running(ctx, s, func(context.Context) error { <-release; return nil })
 		stop()
 		if err := <-ended; err == nil || !errors.Is(err, service.ErrCutOff) || !strings.Contains(err.Error(), "still run") {
-			t.Errorf(`Run: got %v, want service.ErrCutOff with "still run"`, err)
+			t.Errorf(`Run: got %v, want service.ErrCutOff with "still run" in its text`, err)
 		}
 		close(release)
 	})
 }
 
-// After SIGTERM a handler can finish. A second SIGTERM cuts it short.
+// After SIGTERM, a running handler may finish. A second SIGTERM cancels it.
 func TestRunSignals(t *testing.T) {
 	for _, signals := range []int{1, 2} {
 		t.Run(fmt.Sprint(signals), func(t *testing.T) {
@@ -246,7 +247,7 @@ func TestRunSignals(t *testing.T) {
 			next, _ := srv.Queue("next")
 			again, _ := srv.Queue("q")
 			if finished := signals == 1; (err == nil) != finished || (next.Ready == 1) != finished || (again.Ready == 0) != finished {
-				t.Errorf("got error %v, %d sent messages and %d messages back in the queue, want a finished handler: %t", err, next.Ready, again.Ready, finished)
+				t.Errorf("got error %v, %d messages sent and %d back in the queue, want the handler to have finished: %t", err, next.Ready, again.Ready, finished)
 			}
 		})
 	}
@@ -259,8 +260,8 @@ func terminate(t *testing.T) {
 	}
 }
 
-// Open reports problems of the file, the database and the broker without secrets, and leaves
-// nothing open.
+// Open reports problems with the file, the database and the broker without revealing the password, and closes what it
+// has opened.
 func TestOpenErrors(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()
@@ -295,24 +296,24 @@ func TestOpenErrors(t *testing.T) {
 			}
 			s, err := service.Open(ctx, c.o)
 			if s != nil || err == nil || c.is != nil && !errors.Is(err, c.is) {
-				t.Fatalf("Open returned error %v and service %v, want only an error", s, err)
+				t.Fatalf("Open: got service %v and error %v, want no service and an error that wraps %v (any error if nil)", s, err, c.is)
 			}
 			for _, want := range c.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("got error %q, want one with %q", err, want)
+					t.Errorf("got error %q, want it to contain %q", err, want)
 				}
 			}
 			if strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("the error contains the password: %v", err)
+				t.Errorf("got error %q, want it without the password", err)
 			}
 		})
 	}
 	if n := len(srv.Connections()); n != 0 {
-		t.Errorf("%d connections are left, want 0", n)
+		t.Errorf("got %d connections left, want 0", n)
 	}
 }
 
-// A database that the program has opened stays open.
+// Close does not close a database that the program passed to Open.
 func TestGivenDatabase(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()
@@ -331,11 +332,11 @@ func TestGivenDatabase(t *testing.T) {
 		t.Error(err)
 	}
 	if err := db.PingContext(t.Context()); err != nil {
-		t.Errorf("the caller's database was closed: %v", err)
+		t.Errorf("ping of the caller's database after Close: got %v, want nil", err)
 	}
 }
 
-// The relay limits the rate of a destination to the value in the file.
+// The file's rate limit of a destination is stored for the relay.
 func TestRateLimitOfTheFile(t *testing.T) {
 	srv := amqptest.Start(t, amqptest.Options{})
 	s := open(t, srv, service.Options{Migrate: true}, atDatabase(t),
@@ -357,7 +358,7 @@ func TestRateLimitOfTheFile(t *testing.T) {
 	}
 }
 
-// Running requests are answered during the shutdown, and an address in use is an error.
+// ServeHTTP answers running requests before it returns, and fails if the address is in use.
 func TestServeHTTP(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -365,7 +366,7 @@ func TestServeHTTP(t *testing.T) {
 	}
 	addr := l.Addr().String()
 	if err := service.ServeHTTP(addr, http.NotFoundHandler())(t.Context()); err == nil || !strings.Contains(err.Error(), addr) {
-		t.Errorf("an address in use: got %v, want an error with %q", err, addr)
+		t.Errorf("ServeHTTP on an address in use: got %v, want an error with %q", err, addr)
 	}
 	_ = l.Close()
 	began, finish := make(chan struct{}), make(chan struct{})
@@ -384,14 +385,14 @@ func TestServeHTTP(t *testing.T) {
 	stop()
 	close(finish)
 	if got := <-answered; got != "done" {
-		t.Errorf(`the request got %q, want "done"`, got)
+		t.Errorf(`got response %q, want "done"`, got)
 	}
 	if err := <-ended; err != nil {
-		t.Errorf("ServeHTTP returned %v, want nil", err)
+		t.Errorf("ServeHTTP: got %v, want nil", err)
 	}
 }
 
-// get repeats a request until there is an answer.
+// get repeats a request until the server answers, and returns the body.
 func get(addr string) string {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	for {
@@ -415,7 +416,7 @@ func TestProbe(t *testing.T) {
 		return w.Code, w.Body.String()
 	}
 	if code, text := ask("/readyz"); code != http.StatusOK || text != `{"ok":true}` {
-		t.Errorf(`ready: got %d %s, want 200 and "{"ok":true}"`, code, text)
+		t.Errorf(`readyz: got %d %s, want 200 {"ok":true}`, code, text)
 	}
 	problem = errors.New("no broker")
 	for text, err := range map[string]error{
@@ -433,7 +434,7 @@ func TestProbe(t *testing.T) {
 			problem = err
 		}
 		if code, got := ask("/readyz"); code != http.StatusServiceUnavailable || got != `{"ok":false,"problem":"`+text+`"}` {
-			t.Errorf("%v: got %d %s, want %s", problem, code, got, text)
+			t.Errorf(`%v: got %d %s, want 503 with the problem %q`, problem, code, got, text)
 		}
 	}
 	if code, _ := ask("/healthz"); code != http.StatusOK {
@@ -441,7 +442,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// A service that does not find its file runs with defaults, and its first log line says so.
+// The log line that reports an opened service names its file, or says that no file is set.
 func TestFirstLine(t *testing.T) {
 	srv := amqptest.Start(t, amqptest.Options{})
 	for name, file := range map[string]string{"none: neither Options.File nor RABBITDELAY_FILE is set": "", "shop.yaml": "shop.yaml"} {
@@ -461,14 +462,14 @@ func TestFirstLine(t *testing.T) {
 			defer s.Close(t.Context())
 			lines := seen.FilterMessage("service opened").All()
 			if len(lines) != 1 {
-				t.Fatalf("lines: got %v, want one line", seen.All())
+				t.Fatalf(`got log lines %v, want one "service opened"`, seen.All())
 			}
 			fields := lines[0].ContextMap()
 			if got, _ := fields["file"].(string); got != name && (file == "" || got != o.File) {
-				t.Errorf(`field "file" of the log line is %q, want %q`, got, name)
+				t.Errorf(`log field "file": got %q, want %q`, got, cmp.Or(o.File, name))
 			}
 			if fields["broker"] != "RabbitMQ 4.3.0 at secret.example:5672" || fields["strategy"] != "bucket" || fields["database"] != "none" {
-				t.Errorf(`fields: got %v, want broker = "RabbitMQ 4.3.0 at secret.example:5672", strategy = "bucket" and database = "none"`,
+				t.Errorf(`log fields: got %v, want broker = "RabbitMQ 4.3.0 at secret.example:5672", strategy = "bucket" and database = "none"`,
 					fields)
 			}
 		})

@@ -17,16 +17,16 @@ func TestURL(t *testing.T) {
 	} {
 		d, err := parse(c.url)
 		if err != nil {
-			t.Errorf("%s: got %v, want no error", c.url, err)
+			t.Errorf("%s: got error %v, want none", c.url, err)
 			continue
 		}
 		if got := d.FormatDSN(); got != c.dsn {
-			t.Errorf("%s: got %s, want %s", c.url, got, c.dsn)
+			t.Errorf("%s: got DSN %s, want %s", c.url, got, c.dsn)
 		}
 	}
 }
 
-// FuzzURL checks that a percent-encoded password is decoded completely.
+// A percent-encoded password is decoded completely.
 func FuzzURL(f *testing.F) {
 	for _, s := range []string{"", "p@ss/", "?#", ")(", "%", "12/"} {
 		f.Add(s)
@@ -38,7 +38,7 @@ func FuzzURL(f *testing.F) {
 		user := url.UserPassword("user", password).String()
 		d, err := parse("mysql://" + user + "@db/shop")
 		if err != nil || d.Passwd != password || d.User != "user" || d.DBName != "shop" {
-			t.Fatalf(`password %q: got %v, %+v, want no error, Passwd = %v, User = "user" and DBName = "shop"`, password, err, d, password)
+			t.Fatalf(`password %q: got %+v, %v, want Passwd = %[1]q, User = "user", DBName = "shop" and no error`, password, d, err)
 		}
 	})
 }

@@ -13,11 +13,11 @@ func TestURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Host != "db" || p.Port != 5433 || p.Password != "p@ss" || p.Database != "shop" {
-		t.Errorf(`got %s:%d/%s, want "db", 5433, Password = "p@ss" and "shop"`, p.Host, p.Port, p.Database)
+		t.Errorf(`got password %q for %s:%d/%s, want "p@ss" for db:5433/shop`, p.Password, p.Host, p.Port, p.Database)
 	}
 }
 
-// FuzzURL checks that a percent-encoded password is decoded completely.
+// A percent-encoded password is decoded completely.
 func FuzzURL(f *testing.F) {
 	for _, s := range []string{"", "p@ss/", "?#", ")(", "%", "12/"} {
 		f.Add(s)
@@ -29,7 +29,7 @@ func FuzzURL(f *testing.F) {
 		user := url.UserPassword("user", password).String()
 		d, err := parse("postgres://" + user + "@db/shop?sslmode=disable")
 		if err != nil || d.Password != password || d.Host != "db" {
-			t.Fatalf(`password %q: got %v, want no error, Password = %v and Host = "db"`, password, err, password)
+			t.Fatalf(`password %q: got %+v, %v, want Password = %[1]q, Host = "db" and no error`, password, d, err)
 		}
 	})
 }

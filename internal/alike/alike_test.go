@@ -33,23 +33,24 @@ func TestText(t *testing.T) {
 		}
 	}
 	if got := Text(strings.Repeat("x ", 5000)); len(got) > Most {
-		t.Errorf("the normalised text has %d bytes, want at most %d", len(got), Most)
+		t.Errorf("Text of a long error: got %d bytes, want at most %d", len(got), Most)
 	}
 }
 
-// FuzzText checks that a normalised error normalises to itself, so that a filter selects both.
+// Text leaves a normalised error unchanged, so a filter selects the original and the normalised text. The original
+// contains the pieces of the normalised text in order.
 func FuzzText(f *testing.F) {
 	f.Add(`order 42: "x" at 10.0.0.1:5672, 1m30s, it's '3f2a9c1e'`)
 	f.Fuzz(func(t *testing.T, text string) {
 		once := Text(text)
 		if twice := Text(once); twice != once {
-			t.Errorf("Text(%q) = %q, and Text of that is %q, want the same", text, once, twice)
+			t.Errorf("Text(%q) = %q, want the unchanged text", once, twice)
 		}
 		rest := strings.ToValidUTF8(text[:min(len(text), Most)], "")
 		for _, piece := range Pieces(once) {
 			_, after, found := strings.Cut(rest, piece)
 			if !found {
-				t.Errorf("%q matches %q, but does not contain the piece %q", text, once, piece)
+				t.Errorf("Pieces(%q): got %q, want only pieces that %q contains in order", once, piece, text)
 			}
 			rest = after
 		}

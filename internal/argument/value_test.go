@@ -23,7 +23,7 @@ func TestValuesCompareAsTheBrokerDoes(t *testing.T) {
 	}
 	for _, p := range same {
 		if !Equal(p[0], p[1]) || !Equal(p[1], p[0]) {
-			t.Errorf("%#v and %#v: got different, want equal", p[0], p[1])
+			t.Errorf("Equal(%#v, %#v), in this or the other order: got false, want true", p[0], p[1])
 		}
 	}
 	different := [][2]any{
@@ -40,7 +40,7 @@ func TestValuesCompareAsTheBrokerDoes(t *testing.T) {
 	}
 	for _, p := range different {
 		if Equal(p[0], p[1]) || Equal(p[1], p[0]) {
-			t.Errorf("%#v and %#v: got equal, want different", p[0], p[1])
+			t.Errorf("Equal(%#v, %#v), in this or the other order: got true, want false", p[0], p[1])
 		}
 	}
 }

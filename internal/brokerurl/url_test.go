@@ -20,7 +20,7 @@ func TestRedactURL(t *testing.T) {
 		"amqp://u:hunter2@h:port":                "(not a URL)",
 		"hunter2":                                "(not a URL)",
 		"amqp://u:hun%ter2@h/":                   "(not a URL)",
-		"amqp://u:hun/ter2@h/":                   "(not a URL)", // "hun" is no port
+		"amqp://u:hun/ter2@h/":                   "(not a URL)", // "hun" is not a port
 		"amqp://u:12/hunter2@h/":                 "amqp:(redacted)",
 		"amqp://u:12#hunter2@h/":                 "amqp:(redacted)",
 		"amqp://u:a@b/hunter2@h/":                "amqp:(redacted)",
@@ -39,12 +39,12 @@ func TestRedactURL(t *testing.T) {
 		"sqlite:orders.db":                       "sqlite:(redacted)",
 	} {
 		if got := Redact(in); got != want {
-			t.Errorf("%s: got %s, want %s", in, got, want)
+			t.Errorf("Redact(%q) = %q, want %q", in, got, want)
 		}
 	}
 }
 
-// The client library uses localhost if the host is missing.
+// Parse rejects a URL without a host, because the client library would connect to localhost.
 func TestURLNeedsAHost(t *testing.T) {
 	for _, url := range []string{
 		"amqp://guest:hunter2@:5672/", "amqp://guest:hunter2@/", "amqps://:5671/v", "amqp://", "amqp:///v",
@@ -55,12 +55,12 @@ func TestURLNeedsAHost(t *testing.T) {
 			t.Errorf("%s: got %v, want an error that says that there is no host", url, err)
 		}
 		if strings.Contains(fmt.Sprint(err), "hunter2") {
-			t.Errorf("%s: the error shows the password: %v", url, err)
+			t.Errorf("%s: got error %v, want it without the password", url, err)
 		}
 	}
 	for _, url := range []string{"amqp://localhost", "amqp://guest@[::1]/v"} {
 		if _, err := Parse(url); err != nil {
-			t.Errorf("%s: got %v, want no error", url, err)
+			t.Errorf("%s: got %v, want nil", url, err)
 		}
 	}
 }
@@ -80,12 +80,12 @@ func TestURLOutOfBounds(t *testing.T) {
 		}
 		for _, secret := range []string{"777", "hunter2"} {
 			if strings.Contains(fmt.Sprint(err), secret) {
-				t.Errorf("%s: the error shows the password %s: %v", url, secret, err)
+				t.Errorf("%s: got error %v, want it without %q", url, err, secret)
 			}
 		}
 	}
 	if u, err := Parse("amqp://h/?heartbeat=60"); err != nil || u.Port != 5672 {
-		t.Errorf("got %+v, %v, want no error and Port = 5672", u, err)
+		t.Errorf("a URL without a port: got %+v, %v, want Port = 5672 and no error", u, err)
 	}
 }
 
@@ -98,13 +98,12 @@ func TestCheckURL(t *testing.T) {
 		"amqp://user:12#34@host": false, "amqp://user:12/34@host": false, "amqp://user:12?34@host": false, "amqp://host/#x": false,
 	} {
 		if err := Check(url); (err == nil) != want {
-			t.Errorf("%s: got %v, want an error: %t", url, err, !want)
+			t.Errorf("Check(%q): got %v, want an error: %t", url, err, !want)
 		}
 	}
 }
 
-// FuzzURL checks that a password appears neither in the redacted URL nor in an error, regardless of what surrounds it
-// in the URL.
+// Whatever text surrounds a password, it appears neither in the redacted URL nor in an error.
 func FuzzURL(f *testing.F) {
 	for _, around := range [][2]string{
 		{"", ""}, {"12/", ""}, {"a@b/", ""}, {"12?x=", ""}, {"12#", "#"}, {"%", ""}, {":", ":"}, {"@", "@"},
@@ -118,31 +117,31 @@ func FuzzURL(f *testing.F) {
 		const secret = "Hunter-2-hunter"
 		s := scheme + "://user:" + before + secret + after + "@host:5672/vhost"
 		shown := Redact(s)
-		// Skip a secret inside the scheme: a URL has no password there. Fuzzed schemes may contain a colon, which ends
-		// them.
+		// Skip schemes that contain the secret, because no URL has its password there. A fuzzed scheme can contain a
+		// colon, which terminates the scheme.
 		if strings.Contains(scheme, secret) {
 			return
 		}
 		if strings.Contains(shown, secret) {
-			t.Fatalf("%q is shown as %q, want no %q in it", s, shown, secret)
+			t.Fatalf("Redact(%q) = %q, want it without %q", s, shown, secret)
 		}
 		if again := Redact(shown); strings.Contains(again, secret) {
-			t.Fatalf("%q is shown again as %q, want no %q in it", shown, again, secret)
+			t.Fatalf("Redact(%q) = %q, want it without %q", shown, again, secret)
 		}
 		u, err := Parse(s)
 		if err != nil {
 			if strings.Contains(err.Error(), secret) {
-				t.Fatalf("the error shows the password: %q", err)
+				t.Fatalf("got error %q, want it without the password", err)
 			}
 			return
 		}
 		if u.Host == "" || u.Port <= 0 {
 			t.Fatalf("%q: got host %q and port %d, want a host and a port", s, u.Host, u.Port)
 		}
-		// A password that is percent-encoded, as it must be, is read completely.
+		// A correctly percent-encoded password is parsed completely.
 		encoded := "amqp://" + url.UserPassword("user", before+secret+after).String() + "@host/"
 		if u, err = Parse(encoded); err != nil || u.Password != before+secret+after || strings.Contains(Redact(encoded), secret) {
-			t.Fatalf("%q: got %v, %q, want no error, %q and no %q in it", encoded, err, u.Password, before+secret+after, secret)
+			t.Fatalf("%q: got password %q, %v, want %q, no error, and no %q in the redacted URL", encoded, u.Password, err, before+secret+after, secret)
 		}
 	})
 }

@@ -10,12 +10,12 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// answers is a broker with a given round-trip time that answers requests one at a time.
+// answers simulates a broker with a network delay that gives one answer after another.
 type answers struct {
 	roundTrip time.Duration
-	list      []answer
+	list      []answer // the last one is repeated
 	asked     int
-	stalls    []time.Duration // additional time of the first round trips that do not ask for the queue
+	stalls    []time.Duration // additional time for the first round trips that only measure the network
 }
 
 type answer struct {
@@ -42,7 +42,8 @@ func (a *answers) count(ctx context.Context) (amqp.Queue, error) {
 		})
 }
 
-// A broker answers with zeros if the leader of a quorum queue is too busy to count. Such an answer is not trusted.
+// If the leader of a quorum queue is too busy to count, the broker answers with zeros after a timeout. count ignores
+// zeros that arrive so late, and asks again.
 func TestCountOfABusyLeader(t *testing.T) {
 	var (
 		nothing = amqp.Queue{Name: "q"}
@@ -74,10 +75,10 @@ func TestCountOfABusyLeader(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				got, err := test.broker.count(t.Context())
 				if got != test.want || !errors.Is(err, test.err) {
-					t.Errorf("counted %+v (%v), want %+v (%v)", got, err, test.want, test.err)
+					t.Errorf("count: got %+v, %v, want %+v, %v", got, err, test.want, test.err)
 				}
 				if test.broker.asked != test.asked {
-					t.Errorf("asked %d times, want %d", test.broker.asked, test.asked)
+					t.Errorf("got %d questions to the broker, want %d", test.broker.asked, test.asked)
 				}
 			})
 		})
@@ -90,7 +91,7 @@ func TestCountEndsWithTheContext(t *testing.T) {
 		defer cancel()
 		a := answers{list: []answer{{took: leaderTimeout}}}
 		if _, err := a.count(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Count whose context ends before a trusted answer: got %v, want context.DeadlineExceeded", err)
+			t.Errorf("count with an expired context: got %v, want context.DeadlineExceeded", err)
 		}
 	})
 }

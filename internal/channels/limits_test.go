@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// The texts are those of RabbitMQ 3.10.8, 4.0.5 and 4.3.6.
+// The reasons are copied from RabbitMQ 3.10.8, 4.0.5 and 4.3.6.
 func TestLimitAdvice(t *testing.T) {
 	refused := func(reason string) error { return &amqp.Error{Code: amqp.NotAllowed, Reason: reason, Server: true} }
 	for _, c := range []struct {
@@ -26,14 +26,14 @@ func TestLimitAdvice(t *testing.T) {
 	} {
 		got := LimitAdvice(c.err)
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
-			t.Errorf("%v: got the advice %q, want it to contain %q", c.err, got, c.want)
+			t.Errorf("LimitAdvice(%v) = %q, want it to contain %q (empty if that is empty)", c.err, got, c.want)
 		}
 		if Limited(c.err) != (c.want != "") {
-			t.Errorf("%v: Limited returned %v, want the opposite", c.err, Limited(c.err))
+			t.Errorf("Limited(%v) = %t, want %t", c.err, Limited(c.err), c.want != "")
 		}
 	}
 	once := Advised(fmt.Errorf("open: %w", amqp.ErrChannelMax))
 	if again := Advised(once); again.Error() != once.Error() {
-		t.Errorf("with the advice again: got the error %v, want %v", again, once.Error())
+		t.Errorf("Advised called twice: got %q, want the advice only once: %q", again, once)
 	}
 }

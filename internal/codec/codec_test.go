@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Hostile bytes are read to their end, with or without an error, and never allocate more memory
-// than their own size.
+// Any bytes can be read to their end or to an error, without a panic and without a payload that is longer than the
+// input.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 4, 0, 10, 0, 11, frameEnd})
 	f.Add([]byte{1, 0, 0, 255, 255, 255, 255, 0})
@@ -28,7 +28,7 @@ func FuzzFrames(f *testing.F) {
 				break
 			}
 			if len(fr.Payload) > len(b) {
-				t.Fatalf("a payload of %d bytes was read from %d bytes, want at most that many", len(fr.Payload), len(b))
+				t.Fatalf("got a payload of %d bytes, want at most the %d bytes of the input", len(fr.Payload), len(b))
 			}
 			NewDecoder(fr.Payload).Properties()
 			NewDecoder(fr.Payload).Table()
@@ -50,7 +50,7 @@ func values() *rapid.Generator[any] {
 	)
 }
 
-// Written values are read back unchanged, including nested tables.
+// Values are unchanged after encoding and decoding, including nested tables.
 func TestTablesComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.StringN(0, 20, 200)
@@ -61,12 +61,12 @@ func TestTablesComeBack(t *testing.T) {
 		e.Table(table)
 		d := NewDecoder(e.Bytes())
 		if got := d.Table(); d.Err() != nil || !reflect.DeepEqual(got, table) {
-			t.Fatalf("got table %#v, error %v, want %#v", got, d.Err(), table)
+			t.Fatalf("got table %#v, %v, want %#v and no error", got, d.Err(), table)
 		}
 	})
 }
 
-// The nesting of tables is limited so that the stack does not overflow.
+// The decoder limits the nesting of tables to avoid a stack overflow.
 func TestTablesEnd(t *testing.T) {
 	var e Encoder
 	var nest func(n int)
@@ -82,7 +82,7 @@ func TestTablesEnd(t *testing.T) {
 	nest(1000)
 	d := NewDecoder(e.Bytes())
 	if d.Table(); d.Err() == nil {
-		t.Error("a table with a depth of a thousand was decoded, want an error")
+		t.Error("a table with a depth of 1000: got no error, want one")
 	}
 }
 
@@ -127,17 +127,17 @@ func TestProperties(t *testing.T) {
 		},
 	}
 	if d.Err() != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got error %v and\n%+v\nwant no error and\n%+v", d.Err(), got, want)
+		t.Errorf("got  %+v, %v\nwant %+v, no error", got, d.Err(), want)
 	}
 	var again Encoder
 	again.Properties(got)
 	if back := NewDecoder(again.Bytes()); !reflect.DeepEqual(back.Properties(), want) || back.Err() != nil {
-		t.Errorf("the encoded properties were decoded with error %v or differently, want the same properties", back.Err())
+		t.Errorf("after encoding again: got other properties or the error %v, want %+v", back.Err(), want)
 	}
 	for n := range b {
 		d := NewDecoder(b[:n])
 		if d.Properties(); d.Err() == nil {
-			t.Errorf("the first %d bytes were decoded as complete properties, want an error", n)
+			t.Errorf("decoding the first %d of %d bytes: got no error, want one", n, len(b))
 		}
 	}
 }
@@ -151,7 +151,7 @@ func FuzzProperties(f *testing.F) {
 		d := NewDecoder(b)
 		if p := d.Properties(); d.Err() == nil && p.Headers != nil {
 			if err := p.Headers.Validate(); err != nil {
-				t.Errorf("%x was decoded as headers that cannot be sent: %v", b, err)
+				t.Errorf("%x: got headers that fail with %v, want valid ones", b, err)
 			}
 		}
 	})

@@ -24,20 +24,20 @@ func TestLateness(t *testing.T) {
 			r.Add(time.UnixMilli(1000+v), time.UnixMilli(1000))
 		}
 		if got, early := r.Summary(); got != c.want || early != c.early {
-			t.Errorf("%v: got %+v, %d early, want %+v, %d early", c.values, got, early, c.want, c.early)
+			t.Errorf("%v: got %+v and %d early, want %+v and %d", c.values, got, early, c.want, c.early)
 		}
 	}
-	// If the values are 1 to 1000, in any order, the value at n per mille is n.
+	// If the values are 1 to 1000 in any order, the value at n per mille is n.
 	var r Record
 	for _, i := range rand.Perm(1000) {
 		r.Add(time.UnixMilli(int64(i)+1), time.UnixMilli(0))
 	}
 	if got, _ := r.Summary(); got != (Percentiles{500, 990, 1000}) {
-		t.Errorf("got %+v, want {500 990 1000}", got)
+		t.Errorf("1 to 1000: got %+v, want %+v", got, Percentiles{500, 990, 1000})
 	}
 }
 
-// Each per mille of a thousand values, and each per cent of a hundred values, is one of the values.
+// In n consecutive values from 1, the value at the share k/n is k.
 func TestPercentile(t *testing.T) {
 	for _, n := range []int{100, 1000} {
 		values := make([]int, n)
@@ -46,11 +46,11 @@ func TestPercentile(t *testing.T) {
 		}
 		for _, want := range values {
 			if got := Percentile(values, float64(want)/float64(n)); got != want {
-				t.Errorf("Percentile(1 to %d, %d/%[1]d) = %[3]d, want %[2]d", n, want, got)
+				t.Errorf("share %d/%d: got value %d, want %d", want, n, got, want)
 			}
 		}
 		if got := Percentile(values, 0); got != 1 {
-			t.Errorf("Percentile(1 to %d, 0) = %d, want 1", n, got)
+			t.Errorf("share 0 of %d values: got %d, want 1", n, got)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestDidYouMean(t *testing.T) {
 		}
 	}
 	if got, want := DidYouMean("orders", known), "; did you mean orders.expire or orders.remind?"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+		t.Errorf(`DidYouMean("orders"): got %q, want %q`, got, want)
 	}
 }
 
@@ -35,7 +35,7 @@ func TestDistance(t *testing.T) {
 		want int
 	}{{"", "", 0}, {"a", "", 1}, {"ab", "ba", 1}, {"kitten", "sitting", 3}, {"größe", "grösse", 2}} {
 		if got := distance(c.a, c.b); got != c.want || distance(c.b, c.a) != c.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
+			t.Errorf("distance(%q, %q) = %d and reversed %d, want %d", c.a, c.b, got, distance(c.b, c.a), c.want)
 		}
 	}
 }

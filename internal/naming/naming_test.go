@@ -14,7 +14,7 @@ func TestForeignNames(t *testing.T) {
 		"celery_delayed_07": "", "celery_delayed_+7": "", "celery_delayed_": "", "celery": "", "": "",
 	} {
 		if got, ok := foreign.System(name); got != want || ok != (want != "") || Reserved("delay", name) != ok {
-			t.Errorf("System(%q) = %q, %t, want %q", name, got, ok, want)
+			t.Errorf("System(%q) = %q, %t, want %q; Reserved: got %t, want %t", name, got, ok, want, Reserved("delay", name), ok)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Objects with the same difference are listed together, and the remedy is given once.
+// The error lists objects with the same difference together, and says only once what to do.
 func TestConflictsAreShort(t *testing.T) {
 	var errs conflicts
 	for i := range 11 {
@@ -21,9 +21,9 @@ func TestConflictsAreShort(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if !errors.Is(errs, topology.ErrConflict) {
-		t.Error("the error does not wrap ErrConflict")
+		t.Errorf("got %v, want an error that wraps topology.ErrConflict", errs)
 	}
 	if x, ok := errors.AsType[*topology.ConflictError](errs); !ok || x.Name != "q0" {
-		t.Errorf(`the first is %v, want an error of type *topology.ConflictError and Name = "q0"`, x)
+		t.Errorf(`errors.AsType: got %v, want the first *topology.ConflictError, whose Name is "q0"`, x)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// live returns the state of a broker on which everything exists and matches the topology, in the management API's form,
-// in which numbers are floats.
+// live returns the state of a broker on which every object exists and matches the topology. As in answers from the
+// management API, numbers are floats.
 func live(top topology.Topology) plan.State {
 	l := plan.State{
 		Source: "test", BindingsKnown: true, PoliciesKnown: true, Bindings: top.Bindings,
@@ -72,10 +72,10 @@ func TestCompareFindsNoDifference(t *testing.T) {
 	l.Queues["delay.bucket.30m"] = q
 	p := plan.Compare(sample(), l)
 	if !p.Empty() || p.Count(plan.ActionSame) != 8 || len(p.Warnings) != 0 {
-		t.Errorf("got\n%s, want an empty plan with 8 unchanged objects and no warnings", p)
+		t.Errorf("got this plan, want an empty one with 8 unchanged objects and no warnings:\n%s", p)
 	}
 	if p.Steps[4].Messages != 7 {
-		t.Errorf("got %+v, want a step with Messages = 7", p.Steps[4])
+		t.Errorf("step 4: got %+v, want Messages = 7", p.Steps[4])
 	}
 }
 
@@ -127,7 +127,7 @@ func TestCompareNamesEveryDifference(t *testing.T) {
 		p := plan.Compare(top, l)
 		c := p.Conflicts()
 		if len(c) != 1 || len(c[0].Mismatches) != 1 || c[0].Mismatches[0].String() != name || p.Empty() {
-			t.Errorf("got\n%s\nwant one conflict: %s", p, name)
+			t.Errorf("got this plan, want one conflict with the text %s:\n%s", name, p)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func TestCompareSeesATransientExchange(t *testing.T) {
 	e.Durable = false
 	l.Exchanges["delay.bucket"] = e
 	if c := plan.Compare(sample(), l).Conflicts(); len(c) != 1 || c[0].Mismatches[0].Argument != "durable" {
-		t.Errorf(`got %+v, want one conflict, in the argument "durable"`, c)
+		t.Errorf(`got conflicts %+v, want one, in the argument "durable"`, c)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestCompareWithoutBindings(t *testing.T) {
 	}
 	want := []plan.Action{plan.ActionUnverified, plan.ActionCreate, plan.ActionUnverified}
 	if !reflect.DeepEqual(actions, want) {
-		t.Errorf("got %v, want %v: a binding of a missing queue is missing, and the others cannot be verified", actions, want)
+		t.Errorf("got binding actions %v, want %v, because only the binding to the missing queue is known to be missing", actions, want)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestPolicyWarnings(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		policies []plan.Policy
-		want     []string // the policy and its key
+		want     []string // the policy and the key of each warning
 	}{
 		"lower TTL":      {[]plan.Policy{policy("p", 0, false, map[string]any{"message-ttl": 1000.0})}, []string{"p message-ttl"}},
 		"higher TTL":     {[]plan.Policy{policy("p", 0, false, map[string]any{"message-ttl": 1.8e6})}, nil},
@@ -207,13 +207,13 @@ func TestPolicyWarnings(t *testing.T) {
 			}
 			l.PoliciesKnown, l.Policies = true, c.policies
 			if exists && name == "unreadable" {
-				continue // for an existing queue, the values that it reports apply
+				continue // the values that the queue reports are used instead
 			}
 			var got []string
 			for _, w := range plan.Compare(sample(), l).Warnings {
 				got = append(got, w.Policy+" "+w.Key)
 				if w.Effect == "" || w.Advice == "" {
-					t.Errorf("%s: the warning has no effect or no advice: %+v", name, w)
+					t.Errorf("%s: got warning %+v, want one with an effect and advice", name, w)
 				}
 			}
 			if !reflect.DeepEqual(got, c.want) {
@@ -223,8 +223,8 @@ func TestPolicyWarnings(t *testing.T) {
 	}
 }
 
-// Messages that are kept until an operator handles them must not be dropped. Apply refuses if a policy drops them,
-// except at a limit that is never reached in practice.
+// Parked messages and dead letters must be kept until an operator handles them. Apply refuses a policy that deletes
+// them after some time. It only warns about limits on length, which are not reached in practice.
 func TestPolicyWarningsOfDeadLetters(t *testing.T) {
 	top := sample()
 	top.Destinations = []topology.Destination{{Queue: "q"}, {Queue: "p", DeadLetter: "graveyard"}}
@@ -249,18 +249,19 @@ func TestPolicyWarningsOfDeadLetters(t *testing.T) {
 			t.Errorf("%s: got warnings about %q, want %q", key, names, want)
 		}
 		if err := p.Refusal(false); errors.Is(err, topology.ErrPolicy) != refused {
-			t.Errorf("%s: Refusal returned %v, want an error: %v", key, err, refused)
+			t.Errorf("%s: Refusal(false): got %v, want topology.ErrPolicy: %t", key, err, refused)
 		}
 		if err := p.Refusal(true); err != nil {
-			t.Errorf("%s: Refusal(true) returned %v, want nil, because policies may be ignored", key, err)
+			t.Errorf("%s: Refusal(true): got %v, want nil, because policies may be ignored", key, err)
 		}
 		if !strings.Contains(p.String(), `(and "graveyard", "q.dead")`) {
-			t.Errorf("got\n%s\nwant a plan that names all dead-letter queues", p)
+			t.Errorf("got this plan, want it to name graveyard and q.dead:\n%s", p)
 		}
 	}
 }
 
-// A user without the policymaker tag sees the values that each existing queue reports.
+// A user without the policymaker tag cannot read policies, so the warnings come from the effective policy that each
+// existing queue reports.
 func TestPolicyWarningsFromTheQueueItself(t *testing.T) {
 	l := live(sample())
 	l.PoliciesKnown = false
@@ -269,7 +270,7 @@ func TestPolicyWarningsFromTheQueueItself(t *testing.T) {
 	l.Queues["delay.bucket.30m"] = q
 	w := plan.Compare(sample(), l).Warnings
 	if len(w) != 1 || w[0].Policy != "p+o" || w[0].Key != "expires" {
-		t.Errorf(`got %+v, want one warning with Policy = "p+o" and Key = "expires"`, w)
+		t.Errorf(`got warnings %+v, want one with Policy = "p+o" and Key = "expires"`, w)
 	}
 }
 
@@ -299,7 +300,7 @@ RabbitMQ cannot change an object in place: give the new one another name, or emp
 		t.Fatal(err)
 	}
 	if !strings.Contains(all.String(), "= same       exchange delay.deliver\n") {
-		t.Errorf("with unchanged objects: got\n%s\nwant a text with %q", all.String(), "= same       exchange delay.deliver\n")
+		t.Errorf("Render with all objects: got this plan, want it to contain %q:\n%s", "= same       exchange delay.deliver\n", all.String())
 	}
 	data, err := json.Marshal(p)
 	if err != nil {
@@ -324,20 +325,20 @@ RabbitMQ cannot change an object in place: give the new one another name, or emp
 	}
 }
 
-// A queue that exists and does not answer is not simply reported as matching the topology.
+// A queue that exists but does not answer is reported as such, not only as matching the topology.
 func TestPlanNamesQueuesThatDoNotAnswer(t *testing.T) {
 	want := topology.Topology{Queues: []topology.Queue{{Name: "q", Type: topology.Quorum}, {Name: "r", Type: topology.Quorum}}}
 	p := plan.Compare(want, plan.State{Source: "AMQP", PoliciesKnown: true, Queues: map[string]plan.Queue{"q": {Unavailable: "noproc"}, "r": {}}})
 	if got := p.Unavailable(); len(got) != 1 || got[0].Name != "q" || got[0].Action != plan.ActionSame {
-		t.Errorf(`unavailable: got %+v, want only "q", with the action same`, got)
+		t.Errorf(`Unavailable: got %+v, want only "q", with the action same`, got)
 	}
 	for _, line := range []string{"UNKNOWN: queues that exist but do not answer: 1", "? unknown    queue q: noproc", "0 in conflict, queues that do not answer: 1 ("} {
 		if !strings.Contains(p.String(), line) {
-			t.Errorf("got\n%s\nwant a plan with %q", p, line)
+			t.Errorf("got this plan, want it to contain %q:\n%s", line, p)
 		}
 	}
 	if text, err := json.Marshal(p); err != nil || !strings.Contains(string(text), `"unavailable":1,`) || !strings.Contains(string(text), `"unavailable":"noproc"`) {
-		t.Errorf(`got %s, %v, want no error, a text with ""unavailable":1," and a text with ""unavailable":"noproc""`, text, err)
+		t.Errorf(`Marshal: got %s, %v, want "unavailable":1 and "unavailable":"noproc" in it and no error`, text, err)
 	}
 }
 
@@ -354,8 +355,8 @@ func TestPlanGroupsWarnings(t *testing.T) {
 	}
 }
 
-// A producer that no longer uses the plugin may still declare its exchange with the plugin's argument. The broker
-// ignores the argument, and so does the plan.
+// A producer that stopped using the plugin may still declare its exchange with the plugin's argument. The broker
+// ignores that argument, and so does the plan.
 func TestPlanOfAnExchangeOffThePlugin(t *testing.T) {
 	for kind, want := range map[string]plan.Action{"topic": plan.ActionSame, "x-delayed-message": plan.ActionConflict} {
 		top := topology.Topology{Exchanges: []topology.Exchange{{Name: "orders", Kind: kind}}}
@@ -364,7 +365,7 @@ func TestPlanOfAnExchangeOffThePlugin(t *testing.T) {
 		e.Arguments = map[string]any{argument.DelayedType: "direct"}
 		found.Exchanges["orders"] = e
 		if p := plan.Compare(top, found); p.Steps[0].Action != want {
-			t.Errorf("%s: got %+v, want %v as the action of the first step", kind, p.Steps, want)
+			t.Errorf("%s: got steps %+v, want action %v in the first one", kind, p.Steps, want)
 		}
 	}
 }

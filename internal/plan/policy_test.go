@@ -2,8 +2,8 @@ package plan
 
 import "testing"
 
-// Patterns match as they do in the broker. Of the features that Go's regular expressions lack, only the usual way to
-// exclude a name is supported.
+// Brokers use Perl-compatible regular expressions. Of the features that Go's regular expressions lack, matchPattern
+// supports the usual way to exclude a name, lookaheads at the start.
 func TestMatchPattern(t *testing.T) {
 	for _, c := range []struct {
 		pattern, name     string
@@ -29,7 +29,7 @@ func TestMatchPattern(t *testing.T) {
 	} {
 		matches, readable := matchPattern(c.pattern, c.name)
 		if matches != c.matches || readable != c.readable {
-			t.Errorf("%s and %s: matches %t, readable %t, want %t and %t", c.pattern, c.name, matches, readable, c.matches, c.readable)
+			t.Errorf("matchPattern(%q, %q) = %t, %t, want %t, %t", c.pattern, c.name, matches, readable, c.matches, c.readable)
 		}
 	}
 }

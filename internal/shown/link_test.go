@@ -2,7 +2,7 @@ package shown
 
 import "testing"
 
-// A link to a trace is an HTTP or HTTPS URL, whatever the id contains.
+// A trace link is always an HTTP or HTTPS URL, and the trace ID is escaped in it.
 func TestTraceLink(t *testing.T) {
 	for pattern, ok := range map[string]bool{
 		"": true, "https://traces.example.org/trace/{id}": true, "http://10.0.0.1:16686/?q={id}&x=1": true,
@@ -11,11 +11,11 @@ func TestTraceLink(t *testing.T) {
 		"data:text/html,{id}": false, "https://user:secret@traces.example.org/{id}": false, "https:///{id}": false, "https://a b/{id}": false,
 	} {
 		if err := CheckTraceLink(pattern); (err == nil) != ok {
-			t.Errorf("%q: got %v, want an error: %t", pattern, err, !ok)
+			t.Errorf("CheckTraceLink(%q): got %v, want an error: %t", pattern, err, !ok)
 		}
 	}
 	if got := TraceLink("https://t.example.org/{id}?x={id}", `a/../"b&c`); got != "https://t.example.org/a%2F..%2F%22b%26c?x=a%2F..%2F%22b%26c" {
-		t.Errorf(`got %q, want "https://t.example.org/a%%2F..%%2F%%22b%%26c?x=a%%2F..%%2F%%22b%%26c"`, got)
+		t.Errorf(`TraceLink: got %q, want "https://t.example.org/a%%2F..%%2F%%22b%%26c?x=a%%2F..%%2F%%22b%%26c"`, got)
 	}
 }
 
@@ -32,7 +32,7 @@ func TestColorsAndTitles(t *testing.T) {
 		"#c628281": false,
 	} {
 		if err := CheckColor(color); (err == nil) != ok {
-			t.Errorf("%q: got %v, want an error: %t", color, err, !ok)
+			t.Errorf("CheckColor(%q): got %v, want an error: %t", color, err, !ok)
 		}
 	}
 	for title, ok := range map[string]bool{
@@ -45,7 +45,7 @@ func TestColorsAndTitles(t *testing.T) {
 		"0123456789012345678901234567890123456789x": false,
 	} {
 		if err := CheckTitle(title); (err == nil) != ok {
-			t.Errorf("%q: got %v, want an error: %t", title, err, !ok)
+			t.Errorf("CheckTitle(%q): got %v, want an error: %t", title, err, !ok)
 		}
 	}
 }

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Text from other programs that could control the terminal or break a table is never printed
-// unescaped.
+// Line quotes text from other programs if it could control the terminal or break a table.
 func TestLine(t *testing.T) {
 	for s, want := range map[string]string{
 		"order-42": "order-42", "заказ 7": "заказ 7", "a\tb": `"a\tb"`, "\x1b[31m": `"\x1b[31m"`, "a\nb": `"a\nb"`, "\xff": `"\xff"`, "": "",
@@ -21,7 +20,7 @@ func TestLine(t *testing.T) {
 func TestShorten(t *testing.T) {
 	for s, want := range map[string]string{"": "", "заказ": "заказ", "заказ 7": "зака…"} {
 		if got := Shorten(s, 5); got != want {
-			t.Errorf("Shorten(%q, 5) = %s, want %s", s, got, want)
+			t.Errorf("Shorten(%q, 5) = %q, want %q", s, got, want)
 		}
 	}
 }
@@ -32,7 +31,7 @@ func TestOneLine(t *testing.T) {
 		"failed to connect:\n\thost a: refused": "failed to connect: host a: refused",
 	} {
 		if got := OneLine(s); got != want {
-			t.Errorf("%q: got %q, want %q", s, got, want)
+			t.Errorf("OneLine(%q) = %q, want %q", s, got, want)
 		}
 	}
 }
@@ -62,18 +61,18 @@ func TestFromNow(t *testing.T) {
 		7*24*time.Hour - time.Millisecond: "in 7d", 3650*24*time.Hour + time.Hour: "in 3650d",
 	} {
 		if got := FromNow(now.Add(d), now); got != want {
-			t.Errorf("FromNow of a time in %v = %q, want %q", d, got, want)
+			t.Errorf("FromNow for %v: got %q, want %q", d, got, want)
 		}
 	}
 	last := time.UnixMilli(253402300799999) // the latest possible due time is further away than a Duration can express
 	if got := FromNow(last, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)); got != "in 2912442d" {
-		t.Errorf(`FromNow of the end of the year 9999 = %q, want "in 2912442d"`, got)
+		t.Errorf(`FromNow for the end of 9999: got %q, want "in 2912442d"`, got)
 	}
 }
 
 func TestInstant(t *testing.T) {
 	berlin := time.FixedZone("", 3600)
 	if got := Instant(time.Date(2026, 1, 31, 8, 0, 0, 1_999_999, berlin)); got != "2026-01-31T07:00:00.001Z" {
-		t.Errorf(`got %q, want "2026-01-31T07:00:00.001Z"`, got)
+		t.Errorf(`Instant: got %q, want "2026-01-31T07:00:00.001Z"`, got)
 	}
 }

@@ -20,7 +20,7 @@ type gathering struct {
 	mu     sync.Mutex
 	groups [][]string
 	fail   func(ctx context.Context, item string) error
-	hold   chan struct{} // transactions wait until it is closed
+	hold   chan struct{} // do waits until it is closed, if the caller runs alone
 }
 
 func newGathering(t *testing.T, most int) *gathering {
@@ -55,7 +55,7 @@ func (g *gathering) insert(ctx context.Context, tx Tx, items []string) error {
 	return nil
 }
 
-// do stores an item for one caller. If the item does not share a transaction, it waits for hold first.
+// do inserts an item as one caller. A caller that runs alone waits for hold first.
 func (g *gathering) do(ctx context.Context, item string) error {
 	return g.Do(ctx, item, func() error {
 		select {
@@ -67,7 +67,7 @@ func (g *gathering) do(ctx context.Context, item string) error {
 	})
 }
 
-// crowd lets n callers wait while other callers keep all lanes busy, and then frees the lanes. It returns the errors of
+// crowd occupies all lanes, queues n more callers, calls before, and then frees the lanes. It returns the errors of
 // the n callers.
 func (g *gathering) crowd(t *testing.T, n int, before func()) []error {
 	t.Helper()
@@ -89,7 +89,7 @@ func (g *gathering) crowd(t *testing.T, n int, before func()) []error {
 	close(g.hold)
 	group.Wait()
 	if g.running != 0 || len(g.waiting) != 0 {
-		t.Errorf("%d transactions are still running and %d callers are waiting, want 0", g.running, len(g.waiting))
+		t.Errorf("got %d running transactions and %d waiting callers at the end, want 0 and 0", g.running, len(g.waiting))
 	}
 	return errs
 }
@@ -109,7 +109,7 @@ func (g *gathering) until(t *testing.T, condition func() bool) {
 		select {
 		case <-ticker.C:
 		case <-deadline:
-			t.Fatal("the condition did not become true in time")
+			t.Fatal("the condition is still false after 3 minutes, want true")
 		}
 	}
 }
@@ -139,31 +139,31 @@ func TestGatherShares(t *testing.T) {
 	g := newGathering(t, 20)
 	for i, err := range g.crowd(t, 19, func() {}) {
 		if err != nil {
-			t.Errorf("item %d: got %v, want no error", i, err)
+			t.Errorf("item %d: got %v, want nil", i, err)
 		}
 	}
 	g.allOnce(t, 19+lanes)
 	if len(g.groups) != 1 || len(g.groups[0]) != 19 {
-		t.Errorf("shared transactions: got %v, want one with 19 items", g.groups)
+		t.Errorf("got shared transactions %v, want one with 19 items", g.groups)
 	}
 }
 
-// allOnce fails the test unless n items are stored, each of them once.
+// allOnce fails the test unless exactly n items are stored, each of them once.
 func (g *gathering) allOnce(t *testing.T, n int) {
 	t.Helper()
 	found := g.stored(t)
 	if len(found) != n {
-		t.Errorf("got %d items, want %d", len(found), n)
+		t.Errorf("got %d stored items, want %d", len(found), n)
 	}
 	for item, n := range found {
 		if n != 1 {
-			t.Errorf("%s is there %d times, want 1", item, n)
+			t.Errorf("got %q stored %d times, want 1", item, n)
 		}
 	}
 }
 
-// If enough callers are waiting to fill a transaction, a new transaction begins without waiting for the running ones,
-// up to a limit.
+// If enough callers are waiting to fill a transaction, another one starts without waiting for the running ones, up to
+// a limit.
 func TestGatherOpensLanes(t *testing.T) {
 	const most = 3
 	g := newGathering(t, most)
@@ -190,11 +190,11 @@ func TestGatherOpensLanes(t *testing.T) {
 		}
 	}
 	if g.running != 0 || len(g.waiting) != 0 {
-		t.Errorf("%d transactions are still running and %d callers are waiting, want 0", g.running, len(g.waiting))
+		t.Errorf("got %d running transactions and %d waiting callers at the end, want 0 and 0", g.running, len(g.waiting))
 	}
 }
 
-// The failure of one caller does not fail the others.
+// An error from one caller's function does not fail the other callers.
 func TestGatherFailsApart(t *testing.T) {
 	g := newGathering(t, 100)
 	bad := errors.New("bad item")
@@ -206,22 +206,22 @@ func TestGatherFailsApart(t *testing.T) {
 	}
 	for i, err := range g.crowd(t, 10, func() {}) {
 		if i == 3 && !errors.Is(err, bad) || i != 3 && err != nil {
-			t.Errorf("item %d: got %v, want an error for item 3 only", i, err)
+			t.Errorf("item %d: got %v, want %v for item 3 and nil for the others", i, err, bad)
 		}
 	}
 	found := g.stored(t)
 	if found["item 3"] != 0 || len(found) != 9+lanes {
-		t.Errorf("stored %v, want all items except item 3", found)
+		t.Errorf("got stored items %v, want all except item 3", found)
 	}
 	for item, n := range found {
 		if n != 1 {
-			t.Errorf("%s is there %d times, want 1", item, n)
+			t.Errorf("got %q stored %d times, want 1", item, n)
 		}
 	}
 }
 
-// If an item panics in a shared transaction, or exits its goroutine, the items run again, each alone. It affects no
-// other caller.
+// If the function panics or calls runtime.Goexit for one item in a group, each item is run alone, so other callers
+// are not affected.
 func TestGatherPanicsWhereItBelongs(t *testing.T) {
 	for name, end := range map[string]func(){"panic": func() { panic("in the group") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
@@ -229,23 +229,23 @@ func TestGatherPanicsWhereItBelongs(t *testing.T) {
 			var once sync.Once
 			g.fail = func(_ context.Context, item string) error {
 				if item == "item 3" {
-					once.Do(end) // it succeeds when it runs alone
+					once.Do(end) // the second call, which runs the item alone, succeeds
 				}
 				return nil
 			}
 			for i, err := range g.crowd(t, 10, func() {}) {
 				if err != nil {
-					t.Errorf("item %d: got %v, want no error", i, err)
+					t.Errorf("item %d: got %v, want nil", i, err)
 				}
 			}
 			if found := g.stored(t); len(found) != 10+lanes {
-				t.Errorf("stored %v, want all items", found)
+				t.Errorf("got %d stored items %v, want all %d", len(found), found, 10+lanes)
 			}
 		})
 	}
 }
 
-// The item of a caller that gives up while it waits is written in no transaction.
+// A caller whose context is cancelled while it waits takes part in no transaction.
 func TestGatherLeave(t *testing.T) {
 	g := newGathering(t, 100)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -262,12 +262,12 @@ func TestGatherLeave(t *testing.T) {
 		t.Error(err)
 	}
 	if found := g.stored(t); found["gave up"] != 0 || len(found) != 5+lanes {
-		t.Errorf("stored %v, want all items except the one that gave up", found)
+		t.Errorf(`got stored items %v, want all %d others and not "gave up"`, found, 5+lanes)
 	}
 }
 
-// The end of one caller's context rolls back the transaction that its item shares, and the other items run again, each
-// alone.
+// If one caller's context is cancelled during a shared transaction, the transaction is rolled back and the other
+// callers run alone.
 func TestGatherCancelInTransaction(t *testing.T) {
 	g := newGathering(t, 100)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -294,12 +294,12 @@ func TestGatherCancelInTransaction(t *testing.T) {
 		t.Errorf("got %v, want context.Canceled", err)
 	}
 	if found := g.stored(t); found["cancelled"] != 0 || len(found) != 5+lanes {
-		t.Errorf("stored %v, want the %d items except the cancelled one", found, 5+lanes)
+		t.Errorf(`got stored items %v, want all %d others and not "cancelled"`, found, 5+lanes)
 	}
 }
 
-// A function that tries to end the transaction that it shares with others does not end it. Both the function and the
-// group get an error.
+// A function cannot commit or roll back the transaction that it shares with others. If it tries, its call returns
+// ErrLent, and so does Lend.
 func TestLentTransactionsCannotBeEnded(t *testing.T) {
 	db := openMemory(t)
 	ctx := t.Context()
@@ -308,7 +308,7 @@ func TestLentTransactionsCannotBeEnded(t *testing.T) {
 			err := Lend(ctx, shared, func(lent Tx) error {
 				_, own := Hand(ctx, lent)
 				if _, err := own.ExecContext(ctx, "INSERT INTO lent (id, name) VALUES (?, ?)", 1, name); err != nil {
-					t.Errorf("inserting %s: %v", name, err)
+					t.Errorf("insert before %s: got %v, want nil", name, err)
 				}
 				if err := end(own); !errors.Is(err, ErrLent) {
 					t.Errorf("%s: got %v, want ErrLent", name, err)
@@ -322,17 +322,17 @@ func TestLentTransactionsCannotBeEnded(t *testing.T) {
 			return err
 		})
 		if !errors.Is(err, ErrLent) {
-			t.Errorf("%s: the group's error is %v, want ErrLent", name, err)
+			t.Errorf("%s: Lend: got %v, want ErrLent", name, err)
 		}
 	}
 	var n int
 	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); err != nil || n != 0 {
-		t.Errorf("got %d committed rows (%v), want none", n, err)
+		t.Errorf("got %d committed rows (%v), want 0", n, err)
 	}
 }
 
-// SQLite may roll back the transaction when a statement fails. The rollback is reported even if the function ignores
-// the error.
+// SQLite may roll back the transaction when a statement fails. Lend returns an error even if the function ignores the
+// failure.
 func TestLentTransactionsReportIgnoredErrors(t *testing.T) {
 	db := openMemory(t)
 	err := Transact(t.Context(), Of(db), nil, func(shared Tx) error {
@@ -349,7 +349,7 @@ func TestLentTransactionsReportIgnoredErrors(t *testing.T) {
 	}
 }
 
-// A lent transaction passes everything to the shared one: arguments, rows and statements.
+// A lent transaction passes arguments, rows and prepared statements to and from the shared one.
 func TestLentTransactionsRunStatements(t *testing.T) {
 	db := openMemory(t)
 	ctx := t.Context()
@@ -384,7 +384,7 @@ func TestLentTransactionsRunStatements(t *testing.T) {
 				list = append(list, fmt.Sprint(id, name.String))
 			}
 			if got := fmt.Sprint(list); got != "[0a 1b 2]" {
-				t.Errorf("got the rows %s, want [0a 1b 2]", got)
+				t.Errorf("got rows %s, want [0a 1b 2]", got)
 			}
 			return found.Err()
 		})
@@ -398,7 +398,7 @@ func TestLentTransactionsRunStatements(t *testing.T) {
 	}
 }
 
-// openMemory opens a database with a table.
+// openMemory opens an in-memory database with the table lent.
 func openMemory(t *testing.T) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", ":memory:")

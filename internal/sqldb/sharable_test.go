@@ -13,7 +13,7 @@ func TestCheckSharable(t *testing.T) {
 		"SAVEPOINT a", "RELEASE SAVEPOINT a", "rollback to a", "ROLLBACK TO SAVEPOINT a", "ROLLBACK TRANSACTION TO SAVEPOINT a", "ROLLBACK\nWORK TO a;",
 	} {
 		if err := CheckSharable(statement); err != nil {
-			t.Errorf("%q: got %v, want no error", statement, err)
+			t.Errorf("CheckSharable(%q): got %v, want nil", statement, err)
 		}
 	}
 	for _, statement := range []string{
@@ -23,10 +23,10 @@ func TestCheckSharable(t *testing.T) {
 		"CREATE TABLE x (a int)", "TRUNCATE t", "LOCK TABLES t WRITE", "SET autocommit = 1", "SET LOCAL lock_timeout = 1", "CALL p()", "DO $$ BEGIN COMMIT; END $$", "EXECUTE s", "XA END 'x'",
 	} {
 		if err := CheckSharable(statement); !errors.Is(err, ErrLent) {
-			t.Errorf("%q: got %v, want ErrLent", statement, err)
+			t.Errorf("CheckSharable(%q): got %v, want ErrLent", statement, err)
 		}
 	}
 	if err := CheckSharable("SET " + strings.Repeat("é", 999)); len(err.Error()) > 400 {
-		t.Errorf("got an error of %d bytes, want at most 400", len(err.Error()))
+		t.Errorf("got an error text of %d bytes for a long statement, want at most 400", len(err.Error()))
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// These are the drivers' error types, wrapped and joined, because this package reads them without
-// importing the drivers.
+// The package reads the drivers' errors without importing the drivers, so this test uses their real types, wrapped
+// and joined.
 func TestErrorsOfDrivers(t *testing.T) {
 	pg := func(code string) error { return &pgconn.PgError{Code: code} }
 	my := func(n uint16, state string) error {
@@ -55,15 +55,15 @@ func TestErrorsOfDrivers(t *testing.T) {
 	for code, want := range map[string]error{"42P05": sqldb.ErrPooler, "26000": sqldb.ErrPooler, "25006": sqldb.ErrReadOnly} {
 		once := sqldb.ExplainServer(wrapped(pg(code)))
 		if twice := sqldb.ExplainServer(fmt.Errorf("listing tasks: %w", once)); !errors.Is(twice, want) || strings.Count(twice.Error(), want.Error()) != 1 {
-			t.Errorf("ExplainServer returned %[2]v for code %[1]s, want %[3]v in it once", code, twice, want)
+			t.Errorf("ExplainServer called twice for code %s: got %v, want %q in it exactly once", code, twice, want)
 		}
 	}
 	if err := sqldb.ExplainServer(pg("23505")); errors.Is(err, sqldb.ErrPooler) || errors.Is(err, sqldb.ErrReadOnly) || sqldb.ExplainServer(nil) != nil {
-		t.Errorf("ExplainServer of an unrelated error: got %v, want neither ErrPooler nor ErrReadOnly", err)
+		t.Errorf("ExplainServer for code 23505: got %v, want neither ErrPooler nor ErrReadOnly; for nil, want nil", err)
 	}
 	for _, err := range []error{pg("42P01"), my(1146, "42S02")} {
 		if !errors.Is(sqldb.Explain(wrapped(err)), sqldb.ErrNoTable) {
-			t.Errorf("Explain(%v) does not wrap ErrNoTable, want it to", err)
+			t.Errorf("Explain(%v): got %v, want ErrNoTable", err, sqldb.Explain(wrapped(err)))
 		}
 	}
 }
@@ -75,7 +75,7 @@ func wrapped(err error) error {
 	return fmt.Errorf("doing it: %w", err)
 }
 
-// coded is an error of modernc.org/sqlite.
+// coded is an error with a code, like those of modernc.org/sqlite.
 type coded int
 
 func (c coded) Code() int { return int(c) }
@@ -83,8 +83,8 @@ func (c coded) Error() string {
 	return fmt.Sprintf("attempt to write a readonly database (%d)", int(c))
 }
 
-// If a SQLite file cannot be written, the error explains why, because SQLite's own error does not mention the
-// directory.
+// If a SQLite file cannot be written, the error says that the directory must be writable too, because SQLite's own
+// error does not mention it.
 func TestReadOnlySQLite(t *testing.T) {
 	for _, code := range []coded{8, 1544} { // SQLITE_READONLY and SQLITE_READONLY_DIRECTORY
 		err := sqldb.Explain(wrapped(code))
@@ -95,7 +95,7 @@ func TestReadOnlySQLite(t *testing.T) {
 		}
 		const directory = "; SQLite must be able to write to the file and, for its journal, to its directory"
 		if !strings.HasSuffix(fmt.Sprint(err), directory) {
-			t.Errorf("code %d: got %v, want it to end with %q", code, err, directory)
+			t.Errorf("code %d: got %v, want suffix %q", code, err, directory)
 		}
 	}
 }
@@ -122,21 +122,21 @@ func TestErrorsOfSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.ExecContext(t.Context(), "INSERT INTO x VALUES (2, 'b')"); !sqldb.Transient(err) || sqldb.Duplicate(err) {
-		t.Errorf("a busy file: got %v, want a transient error", err)
+		t.Errorf("insert into a busy file: got %v, want a transient error that is not a duplicate", err)
 	}
 	for _, insert := range []string{"INSERT INTO x VALUES (1, 'c')", "INSERT INTO x VALUES (3, 'a')"} {
 		if _, err := tx.ExecContext(t.Context(), insert); !sqldb.Duplicate(err) || sqldb.Transient(err) {
-			t.Errorf("%s: got %v, want a duplicate", insert, err)
+			t.Errorf("%s: got %v, want a duplicate that is not transient", insert, err)
 		}
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.ExecContext(t.Context(), "DELETE FROM rabbitdelay_x"); !errors.Is(sqldb.Explain(err), sqldb.ErrNoTable) {
-		t.Errorf("a missing table: got %v, want an error that Explain recognises as ErrNoTable", err)
+		t.Errorf("Explain for a missing table: got %v, want ErrNoTable", sqldb.Explain(err))
 	}
 	if d, err := sqldb.Detect(t.Context(), sqldb.Of(a)); err != nil || d != sqldb.SQLite {
-		t.Errorf("detected %q (%v), want no error and sqldb.SQLite", d, err)
+		t.Errorf("Detect: got %q, %v, want %q and no error", d, err, sqldb.SQLite)
 	}
 }
 
@@ -161,6 +161,6 @@ func TestResolverRefusesUnknownDialect(t *testing.T) {
 		t.Errorf("got error %v, want ErrDialect", err)
 	}
 	if d, err := sqldb.NewResolver(sqldb.Of(db), "").Resolve(t.Context(), sqldb.Of(db)); err != nil || d != sqldb.SQLite {
-		t.Errorf("resolved %q (%v), want no error and sqldb.SQLite", d, err)
+		t.Errorf("Resolve: got %q, %v, want %q and no error", d, err, sqldb.SQLite)
 	}
 }

@@ -9,14 +9,15 @@ import (
 	"testing"
 )
 
-// stated is an error of a PostgreSQL driver.
+// stated is an error like those of a PostgreSQL driver: it has the given SQLSTATE.
 type stated string
 
 func (s stated) Error() string { return "the server says " + string(s) }
 
 func (s stated) SQLState() string { return string(s) }
 
-// Handlers wait for a database that cannot do any work. They do not wait after an error that concerns one message.
+// Unavailable reports errors that affect every message, for which handlers wait. It does not report errors that
+// concern one message only.
 func TestUnavailable(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	for _, tc := range []struct {
@@ -39,10 +40,10 @@ func TestUnavailable(t *testing.T) {
 		{stated("22021"), false}, // a text that cannot be stored
 		{stated("42P01"), false}, // a missing table
 		{errors.New("the application's own error"), false},
-		{fmt.Errorf("%w: %w", ErrCommit, refused), false}, // it may have been committed
+		{fmt.Errorf("%w: %w", ErrCommit, refused), false}, // the transaction may have been committed
 	} {
 		if got := Unavailable(tc.err); got != tc.want {
-			t.Errorf("%v: got %t, want %t", tc.err, got, tc.want)
+			t.Errorf("Unavailable(%v) = %t, want %t", tc.err, got, tc.want)
 		}
 	}
 }

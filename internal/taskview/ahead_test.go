@@ -9,7 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Tasks that were sent and are not due yet are counted, together with the times at which lost ones are sent again.
+// SentAhead counts the tasks that were sent but are not due yet, and returns when the first and the last of them are
+// sent again if they are lost.
 func TestSentAhead(t *testing.T) {
 	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	s, db := openStore(t, schedule.Config{DatabaseNow: func() time.Time { return now }})
@@ -23,28 +24,28 @@ func TestSentAhead(t *testing.T) {
 		check(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: fmt.Sprint(i), Queue: "q", DeliverAt: now.Add(in)}))
 	}
 	if n := count(10); n != (SentTasks{}) {
-		t.Errorf("before a task was sent: got %+v, want none", n)
+		t.Errorf("before a task was sent: got %+v, want %+v", n, SentTasks{})
 	}
 	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET sends = 1, sent_at = ?, resend_at = due_at + 120000 WHERE id < '3'", now.UnixMilli())
 	check(t, err)
 	if n := count(10); n != (SentTasks{}) {
-		t.Errorf("just after a task was sent: got %+v, want none", n)
+		t.Errorf("within 30 s after tasks were sent: got %+v, want %+v", n, SentTasks{})
 	}
 	sent := now
 	now = now.Add(40 * time.Second) // the first task is due in less than a minute
 	want := SentTasks{2, sent.Add(12 * time.Minute), sent.Add(22 * time.Minute)}
 	if n := count(10); n != want {
-		t.Errorf("got %+v, want %+v", n, want)
+		t.Errorf("SentAhead: got %+v, want %+v", n, want)
 	}
 	if n := count(1); n.Tasks != 1 || !n.ResendTo.Equal(want.ResendFrom) {
-		t.Errorf("with a limit of 1: got %+v, want one task and ResendTo = %v", n, want.ResendFrom)
+		t.Errorf("SentAhead with a limit of 1: got %+v, want 1 task that is sent again at %v", n, want.ResendFrom)
 	}
 	if _, err := s.SentAhead(t.Context(), time.Minute, 0, 0); !errors.Is(err, schedule.ErrConfig) {
 		t.Errorf("SentAhead with a limit of 0: got %v, want schedule.ErrConfig", err)
 	}
 }
 
-// A task counts as retried from its first failed attempt until its end, by the database's clock.
+// CountRetried counts due tasks that have had a failed attempt.
 func TestCountRetried(t *testing.T) {
 	s, db := openStore(t, schedule.Config{})
 	check(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(-time.Minute)}))
@@ -53,6 +54,6 @@ func TestCountRetried(t *testing.T) {
 	n, err := s.CountRetried(t.Context(), 10)
 	check(t, err)
 	if n != 1 {
-		t.Errorf("got %d, want 1", n)
+		t.Errorf("CountRetried = %d, want 1", n)
 	}
 }

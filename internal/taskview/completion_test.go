@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// The intervals of the statistics follow one another without gaps from the given time on.
+// CompletionStats returns consecutive intervals from the given time on, with no gaps between them.
 func TestEnded(t *testing.T) {
 	s, db := openStore(t, schedule.Config{})
 	from := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
@@ -18,21 +18,21 @@ func TestEnded(t *testing.T) {
 	check(t, err)
 	for i, e := range got {
 		if want := from.Add(time.Duration(i) * time.Minute); !e.From.Equal(want) {
-			t.Errorf("minute %d begins at %v, want %v", i, e.From, want)
+			t.Errorf("interval %d: got start %v, want %v", i, e.From, want)
 		}
 		if d := e.To.Sub(e.From); d != time.Minute {
-			t.Errorf("minute %d lasts %v, want 1m", i, d)
+			t.Errorf("interval %d: got length %v, want 1m", i, d)
 		}
 	}
 	if got[1].Done != 1 {
-		t.Errorf("got %d done tasks in the second minute, want 1", got[1].Done)
+		t.Errorf("got %d tasks done in the second minute, want 1", got[1].Done)
 	}
 	if _, err := s.CompletionStats(t.Context(), from, time.Microsecond, 1); err == nil {
-		t.Error("CompletionStats accepted a span of a microsecond, want an error")
+		t.Error("CompletionStats with intervals of 1 µs: got nil, want an error")
 	}
 }
 
-// The lateness that is returned for a quantile is within the bucket that contains the quantile.
+// Lateness interpolates within the bucket that contains the quantile.
 func TestLatenessOfAShare(t *testing.T) {
 	e := CompletionStats{Done: 100, Late: []int64{0, 0, 0, 0, 50, 0, 49, 1}}
 	for share, want := range map[float64]time.Duration{
@@ -43,15 +43,15 @@ func TestLatenessOfAShare(t *testing.T) {
 		1:    8 * time.Millisecond,
 	} {
 		if got := e.Lateness(share); got != want {
-			t.Errorf("%v: got %v, want %v", share, got, want)
+			t.Errorf("Lateness(%v) = %v, want %v", share, got, want)
 		}
 	}
 	late := make([]int64, 95)
 	late[94] = 1
 	if got := (CompletionStats{Done: 1, Late: late}).Lateness(0.5); got != 100_000*time.Second {
-		t.Errorf("later than all bounds: got %v, want %v", got, 100_000*time.Second)
+		t.Errorf("Lateness(0.5) with a task in the last bucket = %v, want %v", got, 100_000*time.Second)
 	}
 	if got := (CompletionStats{}).Lateness(0.5); got != 0 {
-		t.Errorf("without tasks: got %v, want 0", got)
+		t.Errorf("Lateness(0.5) without tasks = %v, want 0", got)
 	}
 }

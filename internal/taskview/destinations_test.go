@@ -10,7 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The pending tasks for destinations that the configuration rejects are counted, for an exchange by routing key.
+// UnknownDestinations counts pending tasks by destination if the configuration rejects the destination. An exchange
+// with another routing key is another destination.
 func TestUnknownDestinations(t *testing.T) {
 	list := func(d topology.Destination) error {
 		if d == (topology.Destination{Queue: "a"}) || d == (topology.Destination{Exchange: "x", RoutingKey: "known"}) {
@@ -32,6 +33,6 @@ func TestUnknownDestinations(t *testing.T) {
 	all, _ := openStore(t, schedule.Config{})
 	check(t, all.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "1", Queue: "b", DeliverAt: time.Now()}))
 	if got, err := all.UnknownDestinations(t.Context()); err != nil || len(got) != 0 {
-		t.Errorf("without a list: got %+v, %v, want none", got, err)
+		t.Errorf("without Config.Destination: got %+v, %v, want none and no error", got, err)
 	}
 }

@@ -24,7 +24,7 @@ func TestEffects(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	if got, err := s.Effects(t.Context(), "none"); err != nil || len(got) != 0 {
-		t.Errorf("Effects of an unknown task: got %+v, %v, want none", got, err)
+		t.Errorf("Effects of an unknown task: got %+v, %v, want none and no error", got, err)
 	}
 }
 
@@ -35,6 +35,6 @@ func TestTags(t *testing.T) {
 	got, err := s.Tags(t.Context(), 1)
 	check(t, err)
 	if !slices.Equal(got, []string{"a"}) {
-		t.Errorf("got %q, want [a]", got)
+		t.Errorf(`Tags with a limit of 1: got %q, want ["a"]`, got)
 	}
 }

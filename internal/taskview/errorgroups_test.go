@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// many schedules n tasks: a third each for queue a, queue b and exchange x, due a second apart.
+// many schedules n tasks that are due a second apart: one third for queue a, one for queue b and one for exchange x.
 func many(t *testing.T, s *Store, base time.Time, n int) {
 	t.Helper()
 	tasks := make([]schedule.Task, n)
@@ -24,7 +24,7 @@ func many(t *testing.T, s *Store, base time.Time, n int) {
 	check(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 }
 
-// listed returns the number of tasks that a filter selects.
+// listed returns how many tasks List finds with a filter.
 func listed(t *testing.T, s *Store, f schedule.Filter) (n int) {
 	t.Helper()
 	for _, err := range s.List(t.Context(), schedule.NoTx, f) {
@@ -34,7 +34,7 @@ func listed(t *testing.T, s *Store, f schedule.Filter) (n int) {
 	return n
 }
 
-// fail marks tasks as failed with the given errors, a second apart.
+// fail marks tasks as failed, each with the given error.
 func fail(t *testing.T, db *sql.DB, base time.Time, errors map[string]string) {
 	t.Helper()
 	for id, text := range errors {
@@ -47,7 +47,8 @@ func fail(t *testing.T, db *sql.DB, base time.Time, errors map[string]string) {
 	}
 }
 
-// Tasks t0000, t0003, … are for queue a, t0001, t0004, … for queue b, and the others for an exchange.
+// failures contains errors by task. Tasks t0000, t0003, … are for queue a, t0001, t0004, … for queue b, and t0002,
+// t0005, … for exchange x.
 var failures = map[string]string{
 	"t0000": "payment provider: 503", "t0003": "payment provider: 429", "t0006": "Payment provider: 503", "t0001": "payment provider: 503",
 	"t0002": `no such user: "Ann" (3f2a9c1e-0000-4000-8000-0123456789AB)`, "t0005": `no such user: "Bob" (17)`, "t0009": "50% off_season\n\tat line 7",
@@ -70,13 +71,13 @@ func TestErrorGroups(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s%s:%s:%d", x.Queue, x.Exchange, x.ErrorLike, x.Tasks))
 		}
 		if fmt.Sprint(got) != want {
-			t.Errorf("%s:\ngot  %s\nwant %s", order, got, want)
+			t.Errorf("order %s: got  %s\nwant %s", order, got, want)
 		}
 	}
 	g, err := s.ErrorGroups(t.Context(), schedule.Filter{Queue: "a"}, ErrorGroupOptions{Sample: 2, Limit: 1})
 	check(t, err)
 	if !g.More {
-		t.Error("More is false, want true, because only two of four tasks were read")
+		t.Error("More: got false, want true, because only 2 of 4 tasks were read")
 	}
 	if g.Sampled != 2 {
 		t.Errorf("got %d sampled tasks, want 2", g.Sampled)
@@ -86,7 +87,7 @@ func TestErrorGroups(t *testing.T) {
 	}
 }
 
-// A filter with the error of a group lists, counts and changes exactly the tasks in the group.
+// A filter with a group's error finds, counts and changes exactly the tasks in the group.
 func TestFilterByError(t *testing.T) {
 	s, db := openStore(t, schedule.Config{})
 	base := time.Now().Truncate(time.Second).Add(time.Hour)
@@ -97,22 +98,22 @@ func TestFilterByError(t *testing.T) {
 	for _, g := range groups.Groups {
 		f := schedule.Filter{Status: schedule.StatusFailed, Queue: g.Queue, Exchange: g.Exchange, ErrorLike: g.ErrorLike}
 		if n := listed(t, s, f); n != g.Tasks {
-			t.Errorf("%q: got %d tasks in the list, want %d", g.ErrorLike, n, g.Tasks)
+			t.Errorf("List with ErrorLike %q: got %d tasks, want %d", g.ErrorLike, n, g.Tasks)
 		}
 		n, err := s.BulkCount(t.Context(), f, schedule.BulkRevive(base), schedule.BulkOptions{})
 		check(t, err)
 		if n != int64(g.Tasks) {
-			t.Errorf("%q: BulkCount returned %d tasks, want %d", g.ErrorLike, n, g.Tasks)
+			t.Errorf("BulkCount with ErrorLike %q: got %d tasks, want %d", g.ErrorLike, n, g.Tasks)
 		}
 	}
 	for text, want := range map[string]int{"503": 3, "payment": 3, "%": 1, "_": 1, "off season": 0} {
 		if n := listed(t, s, schedule.Filter{Error: text}); n != want {
-			t.Errorf("got %d errors that contain %q, want %d", n, text, want)
+			t.Errorf("List with Error %q: got %d tasks, want %d", text, n, want)
 		}
 		n, err := s.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{Error: text}, 2)
 		check(t, err)
 		if n != int64(want) {
-			t.Errorf("CountUpTo counted %d errors that contain %q, want %d", n, text, want)
+			t.Errorf("CountUpTo with Error %q: got %d tasks, want %d", text, n, want)
 		}
 		counts, err := s.Count(t.Context(), schedule.NoTx, schedule.Filter{Error: text})
 		check(t, err)
@@ -121,15 +122,15 @@ func TestFilterByError(t *testing.T) {
 			sum += c.Count
 		}
 		if sum != int64(want) {
-			t.Errorf("counting by destination gave %d errors that contain %q, want %d", sum, text, want)
+			t.Errorf("Count with Error %q: got %d tasks in all queues, want %d", text, sum, want)
 		}
 	}
 	p, err := s.Bulk(t.Context(), schedule.Filter{ErrorLike: "payment provider: 7"}, schedule.BulkRevive(base), schedule.BulkOptions{Batch: 1})
 	check(t, err)
 	if p.Changed != 3 {
-		t.Errorf("got %d revived tasks, want 3", p.Changed)
+		t.Errorf("got %d tasks revived, want 3", p.Changed)
 	}
 	if n := listed(t, s, schedule.Filter{Status: schedule.StatusFailed}); n != len(failures)-3 {
-		t.Errorf("got %d tasks that are still failed, want %d", n, len(failures)-3)
+		t.Errorf("got %d tasks still failed, want %d", n, len(failures)-3)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Every property can be set from the text that describes it, and reset by an empty text.
+// Every property can be set from a text of its type, and an empty text resets it.
 func TestProperties(t *testing.T) {
 	texts := map[string]string{"string": "a", "uint8": "7", "duration": "1h30m"}
 	for _, p := range Properties {
@@ -16,10 +16,10 @@ func TestProperties(t *testing.T) {
 			t.Errorf("%s: got %q, %v, want %q and no error", p.Key, p.Of(task), err, want)
 		}
 		if err := p.Set(&task, ""); err != nil || p.Of(task) != "" {
-			t.Errorf("%s reset: got %q, %v, want an empty text and no error", p.Key, p.Of(task), err)
+			t.Errorf("%s after setting an empty text: got %q, %v, want an empty text and no error", p.Key, p.Of(task), err)
 		}
 		if err := p.Set(&task, "-1x"); (err != nil) != (p.Type() != "string") {
-			t.Errorf("%s: setting -1x: got %v, want an error: %t", p.Key, err, p.Type() != "string")
+			t.Errorf("setting %s to -1x: got %v, want an error: %t", p.Key, err, p.Type() != "string")
 		}
 	}
 }

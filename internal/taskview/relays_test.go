@@ -7,8 +7,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// A relay counts as running until 20 seconds after its last heartbeat. The text about a silent relay does not change
-// until the next heartbeat.
+// A relay counts as running until 20 seconds after its last heartbeat. The text for a silent relay depends only on its
+// last heartbeat, so it does not change over time.
 func TestRelays(t *testing.T) {
 	s, db := openStore(t, schedule.Config{})
 	seen := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
@@ -19,7 +19,7 @@ func TestRelays(t *testing.T) {
 	list, err := s.Relays(t.Context())
 	check(t, err)
 	if len(list) != 2 {
-		t.Fatalf("got %d relays, want 2: %+v", len(list), list)
+		t.Fatalf("got %d relays %+v, want 2", len(list), list)
 	}
 	r := list[0]
 	if want := (Relay{Name: "shop:1", Version: "0.1.0", Started: seen.Add(-time.Hour), Seen: seen}); r != want {

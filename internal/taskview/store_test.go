@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// Every condition of a schedule.Filter has an effect on the reads of this package.
+// The package converts every condition of a schedule.Filter to its own filter.
 func TestEveryConditionIsConverted(t *testing.T) {
 	forList := []string{"Sort", "After", "Limit", "WithoutBody", "Unheld"}
 	fields := reflect.TypeFor[schedule.Filter]()
@@ -30,10 +30,10 @@ func TestEveryConditionIsConverted(t *testing.T) {
 		case *[]string:
 			*x = []string{"x"}
 		default:
-			t.Fatalf("%s: this test must be extended by a value of type %T", name, x)
+			t.Fatalf("field %s: got type %T, for which this test has no value", name, x)
 		}
 		if reflect.DeepEqual(conditions(f), rows.Filter{}) {
-			t.Errorf("%s is not converted, want it to be", name)
+			t.Errorf("field %s: got an empty filter, want its condition", name)
 		}
 	}
 }

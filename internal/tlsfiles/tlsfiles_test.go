@@ -27,7 +27,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/tlsfiles"
 )
 
-// authority issues certificates for a test.
+// authority is a certificate authority for a test.
 type authority struct {
 	testing.TB
 	cert *x509.Certificate
@@ -42,8 +42,7 @@ func newAuthority(t testing.TB) *authority {
 	return a
 }
 
-// sign makes a certificate for 127.0.0.1, signed by the authority, or self-signed if there is no
-// authority yet.
+// sign creates a certificate for 127.0.0.1. The authority signs it, except that its own certificate is self-signed.
 func (a *authority) sign(tmpl *x509.Certificate) (cert *x509.Certificate, key *ecdsa.PrivateKey, certPEM, keyPEM []byte) {
 	a.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -71,15 +70,15 @@ func (a *authority) sign(tmpl *x509.Certificate) (cert *x509.Certificate, key *e
 	return cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
 }
 
-// issue makes a certificate for a client or a server.
+// issue creates a certificate for a client or a server.
 func (a *authority) issue(usage x509.ExtKeyUsage) (certPEM, keyPEM []byte) {
 	a.Helper()
 	_, _, certPEM, keyPEM = a.sign(&x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{usage}})
 	return certPEM, keyPEM
 }
 
-// front terminates TLS in front of an in-memory broker, with a listener whose certificate and client authority can be
-// replaced.
+// front terminates TLS in front of an in-memory broker. Its certificate and the authority that it trusts for clients
+// can be replaced.
 type front struct {
 	url string
 	cfg chan *tls.Config // buffers one configuration
@@ -130,7 +129,8 @@ func (f *front) serve(c net.Conn, target string) {
 	_, _ = io.Copy(s, b)
 }
 
-// trusts replaces the front's certificate and the authority that must have issued the clients' certificates.
+// trusts replaces the front's certificate with one from the authority, and makes the front accept clients with such
+// certificates only.
 func (f *front) trusts(a *authority) {
 	a.Helper()
 	pair, err := tls.X509KeyPair(a.issue(x509.ExtKeyUsageServerAuth))
@@ -143,8 +143,8 @@ func (f *front) trusts(a *authority) {
 	f.cfg <- &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, MinVersion: tls.VersionTLS12}
 }
 
-// After any of the three files was replaced, the next handshake uses the new files. Until the new files are complete,
-// the old certificates stay in use.
+// After the three files are replaced, the next handshake uses the new certificates. Until all files are complete and
+// match, the old certificates stay in use.
 func TestFilesAreReadAgain(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{})
 	t.Cleanup(srv.Close)
@@ -192,21 +192,21 @@ func TestFilesAreReadAgain(t *testing.T) {
 		broken()
 		for range 2 {
 			if err := connect(); err != nil {
-				t.Errorf("connecting with partly replaced files: got %v, want no error", err)
+				t.Errorf("connect with partly replaced files: got %v, want nil", err)
 			}
 		}
 	}
 	if got := seen.FilterMessageSnippet("cannot be used").Len(); got < 3 || got > 4 {
-		t.Errorf("got %d warnings, want one for each state of the files, 3 or 4: %v", got, seen.All())
+		t.Errorf("got %d warnings, want 3 or 4, one for each state of the files: %v", got, seen.All())
 	}
 
 	f.trusts(now)
 	if err := connect(); err == nil {
-		t.Error("connecting with the old files to a broker with a new certificate succeeded, want an error")
+		t.Error("connect with the old files to a broker with a new authority: got nil, want an error")
 	}
 	write(files.Key, key)
 	write(files.CA, now.pem)
 	if err := connect(); err != nil {
-		t.Errorf("connecting with the new files: got %v, want no error", err)
+		t.Errorf("connect with the new files: got %v, want nil", err)
 	}
 }

@@ -53,7 +53,7 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 func TestDoneReturnsTheError(t *testing.T) {
 	want := errors.New("refused")
 	if err := wait.Done(t.Context(), func() error { return want }); !errors.Is(err, want) {
-		t.Errorf("got %v, want %v", err, want)
+		t.Errorf("Done: got %v, want %v", err, want)
 	}
 	if err := wait.For(t.Context(), 0); err != nil {
 		t.Errorf("For with a duration of 0: got %v, want no error", err)

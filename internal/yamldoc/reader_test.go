@@ -13,8 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 )
 
-// read returns the values in a document, whose keys are list, which is a list of values, and the given keys, which are
-// single values.
+// read reads a document whose keys are list and the given ones, and returns every path with its value and YAML tag.
 func read(r *yamldoc.Reader, keys ...string) string {
 	var got []string
 	value := func(n *yaml.Node, path string) { got = append(got, path+"="+n.Value+" "+n.ShortTag()) }
@@ -29,14 +28,14 @@ func read(r *yamldoc.Reader, keys ...string) string {
 func TestAliasHasItsOwnPlace(t *testing.T) {
 	r := yamldoc.Parse([]byte("a: &a 1\nlist:\n  - *a\n"))
 	if got := read(r, "a"); got != "a=1 !!int; list[0]=1 !!int" {
-		t.Errorf(`got %s, %v, want "a=1 !!int; list[0]=1 !!int"`, got, r.Problems)
+		t.Errorf(`got %q and problems %v, want "a=1 !!int; list[0]=1 !!int" and none`, got, r.Problems)
 	}
 	if got := r.Places["list[0]"].String(); got != "line 3, column 5" {
-		t.Errorf(`the alias is at %s, want "line 3, column 5"`, got)
+		t.Errorf(`place of the alias: got %q, want "line 3, column 5"`, got)
 	}
 }
 
-// Each value is expanded once, even if an alias refers to it again.
+// Each value is expanded only once, even if an alias refers to it.
 func TestExpandsOnce(t *testing.T) {
 	r := yamldoc.Parse([]byte("a: &a 1\nb: *a\nlist: [*a, '1']\nbad: '!'\n"))
 	r.Expand = func(_, text string) (string, error) {
@@ -59,13 +58,13 @@ func TestHiddenValuesAreNotShown(t *testing.T) {
 		r.Hidden = func(path string) bool { return hidden && path == "list" }
 		read(r)
 		if got := r.Problems.String(); got != `line 1, column 7: list: expected a list (each item begins with "- "), got `+want {
-			t.Errorf(`got %s, want "expected a list …, got %s"`, got, want)
+			t.Errorf(`hidden %t: got problems %q, want suffix %q`, hidden, got, want)
 		}
 	}
 }
 
-// A problem that is added after reading is reported at its value, or, if the value does not exist, at the enclosing
-// one. It is left out if a problem with one of the two was already reported.
+// Add reports a problem at its value's place, or at the place of a value that contains it. It omits a problem in a
+// value that already has one.
 func TestAddFindsPlaces(t *testing.T) {
 	r := yamldoc.Parse([]byte("list:\n  - 1\n  - {}\nother: 5\n"))
 	read(r)
@@ -90,7 +89,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	r := yamldoc.Parse([]byte(doc.String()))
 	read(r)
 	if len(r.Problems) != 100 {
-		t.Errorf("got %d problems, want 100", len(r.Problems))
+		t.Errorf("got %d problems, want at most 100", len(r.Problems))
 	}
 }
 
@@ -109,7 +108,7 @@ func TestInvalidDocuments(t *testing.T) {
 		r := yamldoc.Parse([]byte(doc))
 		read(r, "a")
 		if got := r.Problems.String(); got != want {
-			t.Errorf("%q: got %s, want %s", doc, got, want)
+			t.Errorf("%q: got problems %q, want %q", doc, got, want)
 		}
 	}
 }
@@ -124,7 +123,7 @@ func TestClip(t *testing.T) {
 	}
 	for _, s := range slices.Sorted(maps.Keys(cases)) {
 		if got := yamldoc.Clip(s); got != cases[s] {
-			t.Errorf("%s: got %s, want %s", s, got, cases[s])
+			t.Errorf("Clip(%q) = %q, want %q", s, got, cases[s])
 		}
 	}
 }

@@ -41,21 +41,21 @@ func TestDecodeAcceptsAnyMessage(t *testing.T) {
 	}
 }
 
-// A message that is due immediately has the due time 0, so its lateness counts from when its task was written. A message
-// without a due time has no lateness.
+// A message that is due immediately has the due time 0, so its lateness counts from its creation. The lateness of a
+// message without a due time is unknown.
 func TestDecodeDueImmediately(t *testing.T) {
 	created := time.UnixMilli(1_800_000_000_000)
 	d := Decode(amqp.Delivery{Headers: amqp.Table{header.Due: int64(0), header.Created: created.UnixMilli()}}, "q", topology.DefaultPrefix)
 	if since := DueSince(d.DueAt, d.Created, d.Timestamp); d.DueAt.IsZero() || d.DueAt.UnixMilli() != 0 || !since.Equal(created) {
-		t.Errorf("due at %v, which counts from %v, want the Unix epoch, and %v", d.DueAt, since, created)
+		t.Errorf("due time 0: got DueAt %v, counted from %v, want the Unix epoch, counted from %v", d.DueAt, since, created)
 	}
 	d = Decode(amqp.Delivery{Headers: amqp.Table{header.Created: created.UnixMilli()}}, "q", topology.DefaultPrefix)
 	if since := DueSince(d.DueAt, d.Created, d.Timestamp); !d.DueAt.IsZero() || !since.IsZero() {
-		t.Errorf("a message without headers: due at %v, counted from %v, want zero times", d.DueAt, since)
+		t.Errorf("no due time: got DueAt %v, counted from %v, want two zero times", d.DueAt, since)
 	}
 }
 
-// A retry uses a delay that the strategy has.
+// A retry uses a delay that the strategy supports.
 func TestRetryDelaysFitTheStrategy(t *testing.T) {
 	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{5 * time.Second, time.Minute}})
 	if err != nil {
@@ -81,12 +81,12 @@ func TestRetryDelaysFitTheStrategy(t *testing.T) {
 			t.Errorf("PossibleDelay(%v) = %v, want %v", tc.from, got, tc.want)
 		}
 		if _, err := tc.s.Route(topology.Destination{Queue: "q"}, got, 0); err != nil {
-			t.Errorf("%+v: %v", tc, err)
+			t.Errorf("route with a delay of %v: got %v, want nil", got, err)
 		}
 	}
 }
 
-// BenchmarkDecode reads a received message.
+// BenchmarkDecode measures the decoding of a received message.
 func BenchmarkDecode(b *testing.B) {
 	raw := amqp.Delivery{
 		MessageId: "0199b0a0-5f1c-7000-8000-000000000000", Body: make([]byte, 256), Timestamp: time.Now(),
@@ -95,7 +95,7 @@ func BenchmarkDecode(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if d := Decode(raw, "orders.expire", topology.DefaultPrefix); d.DueAt.IsZero() {
-			b.Fatal("the delivery has no due time")
+			b.Fatal("DueAt: got the zero time, want the due time in the header")
 		}
 	}
 }

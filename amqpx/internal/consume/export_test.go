@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Replacements returns all messages that can replace a received one.
+// Replacements returns every kind of message that a consumer can publish in place of a received one.
 func Replacements(raw amqp.Delivery, s Strategy) []inner.Copy {
 	all := NewConsumers(Config{Strategy: s, Now: time.Now, Log: zap.NewNop(), Over: context.Background(), Wire: wire.Config{Nodes: []string{""}, Log: zap.NewNop()}, Changed: func(string) func(wire.Event) { return nil }})
 	k := all.New(Settings{Queue: "q", DeadLetter: "dead", Retry: topology.Retry{}.WithDefaults(), Concurrency: 1})
@@ -26,7 +26,7 @@ func Replacements(raw amqp.Delivery, s Strategy) []inner.Copy {
 	return copies
 }
 
-// noHandling is an application without options.
+// noHandling is a Handling of an application that sets no options.
 type noHandling struct{ Handling }
 
 func (noHandling) Backoff(_ error, policy time.Duration) time.Duration { return policy }

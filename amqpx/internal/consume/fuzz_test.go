@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
-// Any received message can be replaced.
+// The replacement for any received message can be published.
 func FuzzReplace(f *testing.F) {
 	f.Add(int64(0), int64(0), "", []byte(nil))
 	f.Add(int64(math.MaxInt64), int64(math.MinInt64), "x", []byte("y"))
@@ -40,11 +40,11 @@ func FuzzReplace(f *testing.F) {
 		}}
 		for _, p := range consume.Replacements(raw, strategy) {
 			if p.Attempt < 1 {
-				t.Fatalf("attempt %d, want at least 1", p.Attempt)
+				t.Fatalf("got attempt %d, want at least 1", p.Attempt)
 			}
 			p.Headers = nil
 			if err := pass(t.Context(), p); err != nil && len(s) <= 255 {
-				t.Fatalf("the replacement cannot be published: %v", err)
+				t.Fatalf("publish the replacement: got %v, want nil", err)
 			}
 		}
 	})

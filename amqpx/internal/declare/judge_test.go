@@ -12,7 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// judge decides by the reason for a refusal, and not only by its reply code, whether the refusal is temporary or final.
+// judge considers the reason for a refusal and earlier failures, not only the reply code, to decide whether the
+// refusal is temporary or final.
 func TestJudge(t *testing.T) {
 	dest := topology.Destination{Queue: "q"}
 	refused := &amqp.Error{Code: amqp.AccessRefused, Server: true}
@@ -31,22 +32,21 @@ func TestJudge(t *testing.T) {
 		{killed, failure{ends: maxEnds}, false, true},
 	} {
 		if got := judge(dest, c.err, c.before); Passes(got.err) != c.passes || got.alone != c.alone {
-			t.Errorf("%v: got %+v, want Passes(got.err) = %v and got.alone = %v", c.err, got, c.passes, c.alone)
+			t.Errorf("judge of %v: got %+v with Passes %t, want Passes %t and alone %t", c.err, got, Passes(got.err), c.passes, c.alone)
 		}
 	}
 	if !Final(fmt.Errorf("look: %w", errNotApplied)) {
-		t.Error("the error of a client that may not declare a layout is not final")
+		t.Error("Final(errNotApplied): got false, want true")
 	}
 }
 
-// Status returns while another goroutine holds the lock of the connections. Otherwise it would hang
-// forever in a bubble.
+// Status does not lock the connections. If it did, it would hang in this test.
 func TestStatusTakesNoLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(t.Context(), Config{Wire: wire.Config{Log: zap.NewNop()}})
 		c.conns.mu.Lock()
 		if s := c.Status(); s.State != "" {
-			t.Errorf(`got %+v, want State = ""`, s)
+			t.Errorf(`Status: got %+v, want State = ""`, s)
 		}
 	})
 }

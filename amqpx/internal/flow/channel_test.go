@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A caller that gives up while a channel is being opened does not block other callers.
+// If the caller that opens a channel gives up, another caller can open it.
 func TestOpeningSlotIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -21,12 +21,12 @@ func TestOpeningSlotIsReleased(t *testing.T) {
 		defer conn.Close()
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		for range 20 { // whether the caller gets the lock is random
+		for range 20 { // get chooses randomly between the lock and the cancelled context
 			s := newSlot()
 			_, _ = s.get(ended, conn, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			if _, err := s.get(ctx, conn, 1); err != nil {
-				t.Fatalf("the next channel: got %v, want no error", err)
+				t.Fatalf("get after a cancelled one: got %v, want nil", err)
 			}
 			cancel()
 		}

@@ -11,7 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// told returns the outcomes by the names that testdata/next.txt uses.
+// told returns the outcomes by their names in testdata/next.txt.
 func told() map[string]Outcome {
 	closed := func(code int, reason string) error {
 		return &amqp.Error{Code: code, Reason: reason, Server: true, Recover: true}
@@ -50,7 +50,7 @@ func (s Step) String() string {
 	return map[Act]string{Declare: "declare", Finish: "finish", GiveUp: "give up"}[s.Do]
 }
 
-// TestNext checks which step follows each outcome, as testdata/next.txt describes it.
+// Each line of testdata/next.txt gives a sequence of outcomes and the step that must follow it.
 func TestNext(t *testing.T) {
 	f, err := os.Open("testdata/next.txt")
 	if err != nil {
@@ -74,18 +74,18 @@ func TestNext(t *testing.T) {
 			for i, name := range strings.Fields(tries) {
 				o, ok := outcomes[name]
 				if !ok || i > 0 && (s.Do == Finish || s.Do == GiveUp) {
-					t.Fatalf("try %d: outcome %s is unknown or comes after the last step: %v", i+1, name, s)
+					t.Fatalf("try %d: got outcome %s after the step %v, want a known outcome before the last step", i+1, name, s)
 				}
 				m, s = m.Next(o)
 			}
 			if s.String() != then || m.Alone != (channel == "alone") {
-				t.Errorf("then %s (alone: %t), want %s (%s)", s, m.Alone, then, channel)
+				t.Errorf("next step: got %s (alone: %t), want %s (%s)", s, m.Alone, then, channel)
 			}
 			if m.MaybeTaken() != (taken == "maybe") {
-				t.Errorf("MaybeTaken returned %t, want the opposite", m.MaybeTaken())
+				t.Errorf("MaybeTaken: got %t, want %t", m.MaybeTaken(), taken == "maybe")
 			}
 			if says != "" && (s.Err == nil || !strings.Contains(s.Err.Error(), says)) {
-				t.Errorf("got %v, want it to say %q", s.Err, says)
+				t.Errorf("got error %v, want it to contain %q", s.Err, says)
 			}
 		})
 	}

@@ -10,7 +10,7 @@ func TestSizeLimit(t *testing.T) {
 		"PRECONDITION_FAILED - unknown delivery tag 1":                                            0,
 	} {
 		if limit, ok := SizeLimit(reason); ok != (want > 0) || ok && limit != want {
-			t.Errorf("%s: %d, %t, want %d", reason, limit, ok, want)
+			t.Errorf("SizeLimit(%q) = %d, %t, want %d, %t", reason, limit, ok, want, want > 0)
 		}
 	}
 }

@@ -15,13 +15,13 @@ func into(f *Window, queue, dest string) Entry {
 	return f.Find(Route{Exchange: queue, To: [3]string{dest}}, queue, nil)
 }
 
-// prove records a confirm for the entry's queue, so that the queue counts as working.
+// prove records a confirm for the entry's queue, so the queue counts as working.
 func prove(f *Window, e Entry) {
 	s, _ := f.TryEnter(e, windowBytes)
 	f.leave(s, taken)
 }
 
-// fill uses all the available capacity, and returns the messages that it has added.
+// fill uses all capacity that is available for the entry, and returns its shares.
 func fill(f *Window, e Entry) (shares []Share) {
 	for {
 		s, ok := f.TryEnter(e, windowBytes)
@@ -32,9 +32,8 @@ func fill(f *Window, e Entry) (shares []Share) {
 	}
 }
 
-// A queue that confirms nothing gets at most half of the window, and after a second
-// nothing. It is tried with one message each second, and gets all its capacity again when
-// it confirms.
+// A queue that stops confirming gets at most half of the window, and after a second nothing except one message each
+// second as a probe. When it confirms again, it gets its capacity back.
 func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
@@ -43,11 +42,11 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 		prove(f, other)
 		held := fill(f, stuck)
 		if len(held) != 5 {
-			t.Fatalf("%d messages into one queue, want half of 10", len(held))
+			t.Fatalf("got %d messages for one queue, want 5, half of the window", len(held))
 		}
 		busy := fill(f, other)
 		if len(busy) != 5 {
-			t.Fatalf("%d messages for other queues while one queue is stuck, want 5", len(busy))
+			t.Fatalf("got %d messages for the other queue, want 5", len(busy))
 		}
 		for _, s := range busy {
 			f.leave(s, taken)
@@ -57,13 +56,13 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 		prove(f, third)
 		all := append(fill(f, other), fill(f, third)...)
 		if len(all) != 10 {
-			t.Fatalf("%d messages for other queues while one queue has been stuck for long, want all 10", len(all))
+			t.Fatalf("got %d messages for other queues while one queue is stuck, want all 10", len(all))
 		}
 		for _, s := range all {
 			f.leave(s, taken)
 		}
 
-		texts := map[string]bool{} // the text is the same however long it lasts
+		texts := map[string]bool{} // the error's text must not depend on how long the queue has been stuck
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			_, err := f.Enter(ctx, stuck, windowBytes)
@@ -75,24 +74,23 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 			texts[fmt.Sprint(err)] = true
 		}
 		if len(texts) != 1 {
-			t.Errorf("texts %v, want only one", texts)
+			t.Errorf("got error texts %v, want the same one each time", texts)
 		}
 		f.leave(held[0], taken)
 		now := fill(f, stuck)
 		if len(now) != 1 {
-			t.Errorf("%d messages into the queue that confirms again, want 1, as 4 of 5 are still out", len(now))
+			t.Errorf("got %d messages for the queue after one confirm, want 1, because 4 of 5 are still in flight", len(now))
 		}
 		for _, s := range append(held[1:], now...) {
 			f.leave(s, taken)
 		}
 		if n := len(fill(f, stuck)); n != 5 {
-			t.Errorf("%d messages at the end, want 5", n)
+			t.Errorf("got %d messages for the queue after all confirms, want 5", n)
 		}
 	})
 }
 
-// While there is capacity, a stuck queue gets one message a second, so that a queue whose confirm
-// was lost recovers.
+// While there is capacity, a stuck queue gets one message a second, so a queue recovers even if a confirm was lost.
 func TestAStuckQueueIsTriedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(100)
@@ -112,11 +110,11 @@ func TestAStuckQueueIsTriedOnceASecond(t *testing.T) {
 			got = append(got, time.Since(start).Round(stuckAfter/2))
 		}
 		if want := fmt.Sprint([]time.Duration{stuckAfter, 2 * stuckAfter, 3 * stuckAfter}); fmt.Sprint(got) != want {
-			t.Errorf("messages after %v, want %s", got, want)
+			t.Errorf("got messages after %v, want after %s", got, want)
 		}
 		f.leave(shares[0], taken)
 		if _, ok := f.TryEnter(e, windowBytes); !ok {
-			t.Error("the lane is closed, although its queue confirms again")
+			t.Error("TryEnter after a confirm: got false, want true")
 		}
 		f.leave(lost, silence)
 	})
@@ -132,60 +130,60 @@ func TestQueueMovesWhenItsTrialIsOver(t *testing.T) {
 		two, _ := f.TryEnter(e, windowBytes)
 		f.leave(one, taken)
 		if _, ok := f.TryEnter(e, windowBytes); ok {
-			t.Fatal("a message may overtake the one that is still on the trial channel")
+			t.Fatal("TryEnter with a message on the trial channel: got true, want false, so that messages stay in order")
 		}
 		time.AfterFunc(time.Millisecond, func() { f.leave(two, taken) })
 		s, err := f.Enter(t.Context(), e, windowBytes)
 		if err != nil || !s.proven || one.proven || two.proven {
-			t.Errorf("got %v, proven %t, %t, %t, want no error, true and false", err, one.proven, two.proven, s.proven)
+			t.Errorf("Enter: got %v, want nil; proven of the three messages: got %t, %t, %t, want false, false, true",
+				err, one.proven, two.proven, s.proven)
 		}
 		f.leave(s, taken)
 	})
 }
 
-// A refusal is believed once it has lasted for a while. After that, messages are refused for a short time without
-// asking the broker. The refusal is forgotten when a message is accepted.
+// When a queue has refused messages for refusedFor, the window refuses further ones for the same time without asking
+// the broker. It forgets the refusal when a message is accepted.
 func TestRefusalIsBelievedAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
 		e := into(f, "q", "a")
 		if f.refused(e.route, ErrNacked) {
-			t.Error("a single nack is considered final")
+			t.Error("refused after a single nack: got true, want false")
 		}
 		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {
-			t.Errorf("got %+v, want Suspect = true and Refused = nil", now)
+			t.Errorf("after a single nack: got %+v, want Suspect = true and Refused = nil", now)
 		}
 		<-time.After(refusedFor)
 		if !f.refused(e.route, ErrNacked) {
-			t.Error("nacks that have lasted for refusedFor are not considered final")
+			t.Error("refused after refusedFor: got false, want true")
 		}
 		if now := into(f, "q", "a"); now.Refused == nil {
-			t.Errorf("got %+v, want a refusal", now)
+			t.Errorf("after nacks for refusedFor: got %+v, want Refused set", now)
 		}
 		<-time.After(refusedFor)
 		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {
-			t.Errorf("after refusedFor, got %+v, want another try", now)
+			t.Errorf("when the refusal has lasted for refusedFor: got %+v, want Suspect = true and Refused = nil", now)
 		}
 		prove(f, e)
 		if now := into(f, "q", "a"); now.Suspect {
-			t.Errorf("got %+v, want Suspect = false", now)
+			t.Errorf("after a confirm: got %+v, want Suspect = false", now)
 		}
 	})
 }
 
-// The number of idle queues that a window remembers is bounded.
+// A window keeps only a limited number of idle routes.
 func TestWindowForgetsIdleQueues(t *testing.T) {
 	f := testWindow(10)
 	for i := range 3 * maxRoutes {
 		prove(f, into(f, "q", fmt.Sprint(i)))
 	}
 	if len(f.routes) > maxRoutes || len(f.lanes) != 1 {
-		t.Errorf("%d routes, %d lanes, want at most %d and 1", len(f.routes), len(f.lanes), maxRoutes)
+		t.Errorf("got %d routes and %d lanes, want at most %d routes and 1 lane", len(f.routes), len(f.lanes), maxRoutes)
 	}
 }
 
-// The methods that show the state of a window do not lock. Otherwise they would hang forever in a
-// bubble.
+// InFlight and Stuck do not lock the window. If they did, they would hang in this test.
 func TestWindowStateNeedsNoLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
@@ -194,13 +192,13 @@ func TestWindowStateNeedsNoLock(t *testing.T) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.InFlight() == 0 || len(f.Stuck()) != 1 {
-			t.Errorf("%d in flight, stuck: got %v, want some in flight and one stuck queue", f.InFlight(), f.Stuck())
+			t.Errorf("got %d messages in flight and stuck queues %v, want at least 1 message and one queue", f.InFlight(), f.Stuck())
 		}
 	})
 }
 
-// A queue that has confirmed nothing is tried on a separate channel with one message at a time, because another queue
-// may block the trial channel.
+// A queue that has confirmed nothing for a while is probed with one message at a time on a separate channel, because
+// another queue may block the trial channel.
 func TestStuckTrialIsProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newWindow(100, func([]string) {})
@@ -209,27 +207,27 @@ func TestStuckTrialIsProbed(t *testing.T) {
 		<-time.After(3 * stuckAfter)
 		probe, ok := f.TryEnter(e, windowBytes)
 		if lost.probe || !ok || !probe.probe {
-			t.Fatalf("the first message is a probe: %t; the next one: %t, admitted: %t, want false, true and true", lost.probe, probe.probe, ok)
+			t.Fatalf("first message: got probe %t, want false; second: got probe %t, admitted %t, want true, true", lost.probe, probe.probe, ok)
 		}
 		<-time.After(3 * stuckAfter)
 		if _, ok := f.TryEnter(e, windowBytes); ok {
-			t.Fatal("two probes were admitted concurrently")
+			t.Fatal("TryEnter during a probe: got true, want false")
 		}
 		f.leave(probe, taken)
 		next, ok := f.TryEnter(e, windowBytes)
 		if !ok || !next.proven || next.probe {
-			t.Errorf("after the probe's confirm: admitted %t, proven %t, a probe %t, want true, true and false", ok, next.proven, next.probe)
+			t.Errorf("after the probe's confirm: got admitted %t, proven %t, probe %t, want true, true, false", ok, next.proven, next.probe)
 		}
-		f.leave(lost, taken) // the late answer to an earlier message
+		f.leave(lost, taken) // the confirm of the first message is late
 		f.leave(next, taken)
 		if n := e.route.trial; n != 0 || f.InFlight() != 0 {
-			t.Errorf("%d messages on the trial channel and %d in flight, want none", n, f.InFlight())
+			t.Errorf("got %d messages on the trial channel and %d in flight, want 0 and 0", n, f.InFlight())
 		}
 	})
 }
 
-// Messages that wait for longer than a second and are then not written, for example because an
-// alarm blocks the connection, do not make their queue count as stuck.
+// A queue does not count as stuck because of messages that are given up before they are written, for example because
+// an alarm blocks the connection.
 func TestUnwrittenMessagesAreNotStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
@@ -238,13 +236,13 @@ func TestUnwrittenMessagesAreNotStuck(t *testing.T) {
 		held := fill(f, e)
 		<-time.After(2 * stuckAfter)
 		if len(f.Stuck()) != 1 {
-			t.Fatalf("stuck after two seconds: got %v, want one queue", f.Stuck())
+			t.Fatalf("Stuck after two seconds: got %v, want one queue", f.Stuck())
 		}
 		for _, s := range held {
 			f.GiveUp(s)
 		}
 		if left := f.Stuck(); len(left) > 0 {
-			t.Errorf("lanes without messages in flight count as stuck: %v", left)
+			t.Errorf("Stuck without messages in flight: got %v, want none", left)
 		}
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// world describes the life of one message: when it was sent and received by a true clock, and how wrong the clocks are.
+// world describes when one message was sent and received by a true clock, and how wrong the clocks are.
 type world struct {
 	delay, lead time.Duration
 	absolute    bool
@@ -20,7 +20,7 @@ type world struct {
 
 var epoch = time.Date(2030, 1, 1, 12, 0, 0, 300_000_000, time.UTC)
 
-// receive returns the judge's decision, and how long it is until the message is really due.
+// receive returns the judge's decision, and how long the message has to wait until it is due by a true clock.
 func (w world) receive(j *Judge) (wait time.Duration, again bool, rest time.Duration) {
 	d, rest := w.decide(j)
 	return d.Wait, d.Return, rest
@@ -83,30 +83,30 @@ func TestJudge(t *testing.T) {
 	} {
 		wait, again, rest := c.receive(&Judge{})
 		if again != c.again {
-			t.Errorf("%s: sent back is %v, want %v", name, again, c.again)
+			t.Errorf("%s: returned: got %t, want %t", name, again, c.again)
 		}
 		if late := wait - rest; !again && (late < 0 || late > c.late) {
-			t.Errorf("%s: handled %v after its due time, want 0 to %v", name, late, c.late)
+			t.Errorf("%s: got handled %v after the due time, want 0 to %v", name, late, c.late)
 		}
 	}
 }
 
-// A message that waited behind others is on time if the consumer's clock is known to be right. So is a message that was
-// not delayed because its lead is longer.
+// A message that waited behind others in the queue is on time if the consumer's clock is known to be right. So is a
+// message that was not delayed because its lead is longer than its delay.
 func TestLongLeads(t *testing.T) {
 	j := &Judge{}
 	world{delay: 60e9, lead: 10e9}.receive(j)
 	if wait, _, rest := (world{delay: 60e9, lead: 10e9, queued: 5e9}).receive(j); wait != rest {
-		t.Errorf("the wait of a message that waited behind others for 5 s: got %v, want %v", wait, rest)
+		t.Errorf("a message that waited behind others for 5 s: got wait %v, want %v", wait, rest)
 	}
 	a := Arrival{Due: epoch.Add(3 * time.Second), Lead: 10 * time.Second, Sent: epoch.Truncate(time.Second)}
 	if d := (&Judge{}).Wait(a, epoch, 0); d.Return || d.Wait != 3*time.Second {
-		t.Errorf("a delay of 3 s with a lead of 10 s: got %+v, want a wait of 3s", d)
+		t.Errorf("a delay of 3 s with a lead of 10 s: got %+v, want Wait = 3s and Return = false", d)
 	}
 }
 
-// A message that is redelivered, or that arrives long after its due time, is held for the rest of its lead: by the
-// consumer's clock if the broker's agrees with it, and otherwise by the broker's.
+// If a message is redelivered or arrives long after its due time, the consumer waits for the rest of the lead. It uses
+// its own clock if the broker's clock agrees with it, and otherwise the broker's.
 func TestComesBack(t *testing.T) {
 	const hour, slack = time.Hour, 2 * time.Second // the possible error of two times in whole seconds
 	for name, c := range map[string]struct {
@@ -136,26 +136,26 @@ func TestComesBack(t *testing.T) {
 		}
 		wait, again, rest := c.receive(j)
 		if late := wait - rest; again || late < 0 && wait > 0 || late > c.late || wait == 0 && rest > 0 {
-			t.Errorf("%s: waits %v, although %v are left (returned: %t), want at most %v more and no return", name, wait, rest, again, c.late)
+			t.Errorf("%s: got wait %v, returned %t, want %v to %v, false", name, wait, again, max(rest, 0), rest+c.late)
 		}
 	}
 }
 
-// If a message is late by more than its lead according to the consumer's clock, and the broker's clock is not known,
-// the consumer holds it until the broker has reported its clock.
+// If a message is late by more than its lead according to the consumer's clock, and the broker has not reported its
+// clock yet, the consumer holds the message until it has.
 func TestDoubt(t *testing.T) {
 	w := world{delay: 60e9, lead: 10e9, queued: 30e9}
 	j := &Judge{}
 	if d, _ := w.decide(j); !d.Doubt || d.Wait != w.lead {
-		t.Errorf("without an answer of the broker: got %+v, want doubt and the whole lead", d)
+		t.Errorf("before the broker's answer: got %+v, want Doubt = true and Wait = %v", d, w.lead)
 	}
 	j.Told(w.arrived().Truncate(time.Second), w.arrived().Sub(epoch))
 	if d, _ := w.decide(j); d.Doubt || d.Wait != 0 {
-		t.Errorf("with an answer of the broker: got %+v, want no doubt and no wait", d)
+		t.Errorf("after the broker's answer: got %+v, want Doubt = false and Wait = 0", d)
 	}
 }
 
-// Clock differences never make a message early by more than Allowed, whatever the clocks' fractions of a second.
+// Differences between the clocks never make a message early by more than Allowed, whatever the fractions of a second.
 func TestEarlyBound(t *testing.T) {
 	for own := time.Duration(0); own <= 4*time.Second; own += 100 * time.Millisecond {
 		for behind := time.Duration(0); behind <= 4*time.Second; behind += 100 * time.Millisecond {
@@ -163,16 +163,15 @@ func TestEarlyBound(t *testing.T) {
 			for at := time.Duration(0); at < time.Second; at += 70 * time.Millisecond {
 				w := world{delay: 60*time.Second + at, lead: 10e9, own: own, publisher: -behind}
 				if wait, _, rest := w.receive(j); rest-wait > Allowed {
-					t.Fatalf("own clock %v ahead, publisher's clock %v behind: the message is early by %v", own, behind, rest-wait)
+					t.Fatalf("own clock %v ahead, publisher's clock %v behind: got a message %v early, want at most %v", own, behind, rest-wait, Allowed)
 				}
 			}
 		}
 	}
 }
 
-// The judge draws no conclusion about a publisher's clock from another publisher whose clock is right, or from the
-// broker's clock. It therefore holds a message that went straight to its queue, and may have waited there, for its
-// whole delay.
+// Another publisher's clock and the broker's clock say nothing about a publisher's clock. A message that was sent
+// straight to its queue, and may have waited there, is therefore held for its whole delay.
 func TestStraight(t *testing.T) {
 	j := &Judge{}
 	w := world{delay: 8e9, lead: 10e9, straight: true, publisher: -time.Hour}
@@ -180,50 +179,51 @@ func TestStraight(t *testing.T) {
 	arrived := w.arrived()
 	j.Told(arrived.Truncate(time.Second), arrived.Sub(epoch))
 	if wait, back, rest := w.receive(j); back || wait < rest {
-		t.Errorf("with a publisher's clock an hour behind, a message waits %v, want at least %v", wait, rest)
+		t.Errorf("publisher's clock an hour behind: got wait %v, returned %t, want at least %v, false", wait, back, rest)
 	}
 }
 
-// What messages with short delays reveal about the consumer's clock also applies to messages with long delays.
+// When messages with short delays show that the consumer's clock is behind, the judge also applies that to messages
+// with long delays.
 func TestBehindIsRemembered(t *testing.T) {
 	j := &Judge{}
 	long := world{delay: 3 * time.Hour, own: -time.Hour}
 	if _, again, _ := long.receive(j); !again {
-		t.Error("a message is not returned, although the own clock is an hour behind")
+		t.Error("long delay, own clock an hour behind, not known yet: got returned = false, want true")
 	}
 	world{delay: 60e9, own: -time.Hour}.receive(j)
 	now := epoch.Add(-time.Hour)
 	if by, since, behind := j.Behind(now); !behind || by < time.Hour-2*time.Second || by > time.Hour+2*time.Minute || since.IsZero() {
-		t.Errorf("behind by %v since %v: got %v, want true, at least %v, at most %v and not zero",
+		t.Errorf("Behind: got %v, %v, %t, want %v to %v, a time and true",
 			by, since, behind, time.Hour-2*time.Second, time.Hour+2*time.Minute)
 	}
 	short := world{delay: 61e9, own: -time.Hour}
 	if _, again, _ := short.receive(j); again {
-		t.Error("a message is returned, although the own clock is known to be behind")
+		t.Error("own clock known to be an hour behind: got returned = true, want false")
 	}
 	world{delay: 60e9}.receive(j) // after the clock was corrected
 	if _, _, behind := j.Behind(epoch.Add(time.Minute)); behind {
-		t.Error("the own clock counts as behind after it was corrected")
+		t.Error("Behind after the own clock was corrected: got true, want false")
 	}
 }
 
-// A message that repeatedly arrives early waits in the consumer, and is handled in the end.
+// A message that was returned Patience times waits in the consumer instead, so that it is handled eventually.
 func TestNoLoop(t *testing.T) {
 	j := &Judge{}
 	wait, again, _ := world{delay: time.Hour, early: 59 * time.Minute, returned: Patience}.receive(j)
 	if wait != MaxHold && !again {
-		t.Errorf("got wait %v, sent back %t; want wait %v or sent back true", wait, again, MaxHold)
+		t.Errorf("59 minutes early: got wait %v, returned %t, want %v or returned", wait, again, MaxHold)
 	}
 	wait, again, rest := world{delay: time.Hour, early: 30 * time.Second, returned: Patience}.receive(j)
 	if wait != rest || again {
-		t.Errorf("got wait %v, sent back %t; want wait %v, sent back false", wait, again, rest)
+		t.Errorf("30 s early: got wait %v, returned %t, want %v, false", wait, again, rest)
 	}
 }
 
-// A publisher that forges the clock offset can do no more than one that forges the due time.
+// A forged clock offset has no more effect than a forged due time.
 func TestForgedOffset(t *testing.T) {
 	a := Arrival{Due: epoch.Add(time.Minute), Sent: epoch, Absolute: true, Offset: 1000 * time.Hour}
 	if d := (&Judge{}).Wait(a, epoch, 0); !d.Return {
-		t.Error("a message with an offset of 1000 hours is not returned, as if the offset were real")
+		t.Errorf("an offset of 1000 hours: got %+v, want Return = true, as without the offset", d)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// aValue generates any value that a header can hold.
+// aValue generates any value that a header can have.
 func aValue(depth int) *rapid.Generator[any] {
 	kinds := []*rapid.Generator[any]{
 		rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Uint8().AsAny(), rapid.Int8().AsAny(), rapid.Int16().AsAny(), rapid.Uint16().AsAny(),
@@ -34,7 +34,7 @@ func aTable(depth int) *rapid.Generator[amqp.Table] {
 	return rapid.Map(rapid.MapOfN(rapid.StringMatching("[a-z]{0,5}"), aValue(depth), 0, 5), func(m map[string]any) amqp.Table { return m })
 }
 
-// tap keeps the data that is written.
+// tap records the bytes written to a connection.
 type tap struct {
 	net.Conn
 	written bytes.Buffer
@@ -45,8 +45,8 @@ func (r *tap) Write(p []byte) (int, error) {
 	return r.Conn.Write(p)
 }
 
-// The measured size of headers equals their written size. Written headers can be read, and every
-// int arrives unchanged.
+// The measured size of headers equals the number of bytes that amqp091 writes. The written headers can be read, and
+// an int is written with 64 bits.
 func TestHeadersAreMeasuredAsWritten(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()
@@ -79,13 +79,13 @@ func TestHeadersAreMeasuredAsWritten(t *testing.T) {
 		frame = frame[:frameSize(frame)]
 		table, _ := headersOf(frame)
 		if m.Err == nil && m.Size != len(table) {
-			t.Fatalf("counted %d bytes, %d were written: %v", m.Size, len(table), given)
+			t.Fatalf("got Size %d, want %d, the bytes written for %v", m.Size, len(table), given)
 		}
 		if rest, err := skipTable(table, 0); err != nil || len(rest) > 0 {
-			t.Fatalf("%d bytes are left over: %v", len(rest), err)
+			t.Fatalf("reading the written headers: got %d bytes left over, %v, want 0 and no error", len(rest), err)
 		}
 		if got := given["n"]; got != 5_000_000_000 || headers["n"] != int64(5_000_000_000) {
-			t.Fatalf("the value %v became %v, want 5000000000", got, headers["n"])
+			t.Fatalf("got the header %v for the value %v, want int64 5000000000 and an unchanged value", headers["n"], got)
 		}
 	})
 }

@@ -15,20 +15,21 @@ import (
 // destination is a header that rabbitdelay reads.
 const destination = OwnPrefix + "destination"
 
-// frameWith returns a frame around a payload.
+// frameWith returns a frame with the given payload.
 func frameWith(kind byte, payload []byte) []byte {
 	f := binary.BigEndian.AppendUint32([]byte{kind, 0, 1}, uint32(len(payload)))
 	return append(append(f, payload...), 0xCE)
 }
 
-// headerWith returns a header frame with encoded headers between a content type and a message id.
+// headerWith returns a header frame that contains the encoded headers, preceded by a content type and followed by a
+// message ID.
 func headerWith(fields []byte) []byte {
 	p := append(make([]byte, 12), 0xA0, 0x80, 4, 't', 'e', 'x', 't')
 	p = binary.BigEndian.AppendUint32(p, uint32(len(fields)))
 	return frameWith(frameHeader, append(append(p, fields...), 1, 'i'))
 }
 
-// fields returns headers whose first one is an array with the given number of elements.
+// fields returns encoded headers, the first of which is an array with n elements.
 func fields(n int) []byte {
 	f := append([]byte{3}, "idsA"...)
 	f = append(binary.BigEndian.AppendUint32(f, uint32(n)), bytes.Repeat([]byte{'V'}, n)...)
@@ -36,7 +37,7 @@ func fields(n int) []byte {
 	return appendField(f, "other", 'S', []byte("gone"))
 }
 
-// fromReader is a connection that reads from another reader.
+// fromReader is a connection whose Read reads from Reader.
 type fromReader struct {
 	net.Conn
 	io.Reader
@@ -44,8 +45,8 @@ type fromReader struct {
 
 func (f fromReader) Read(p []byte) (int, error) { return f.Reader.Read(p) }
 
-// However the bytes are split, frames pass unchanged, except that headers that cannot be read are replaced. The
-// replacement contains the headers that rabbitdelay reads, and all original headers as bytes.
+// However the bytes are split, the reader passes frames unchanged, except that it replaces headers that amqp091 cannot
+// read. The replacement contains the headers that rabbitdelay reads, and all original headers as bytes.
 func TestReader(t *testing.T) {
 	bad := fields(MaxElements + 1)
 	replaced := appendField(nil, destination, 'S', []byte("orders"))
@@ -83,13 +84,12 @@ func TestReader(t *testing.T) {
 		out := bufio.NewReaderSize(NewReader(fromReader{nil, src}), rapid.SampledFrom([]int{16, 4096}).Draw(t, "buffer"))
 		got, err := io.ReadAll(out)
 		if err != nil || cut == 0 && !bytes.Equal(got, want) {
-			t.Fatalf("read %d of %d bytes unchanged (%v)", len(got), len(want), err)
+			t.Fatalf("got %d bytes, %v, want the %d expected bytes and no error:\ngot  %.200q\nwant %.200q", len(got), err, len(want), got, want)
 		}
 	})
 }
 
-// BenchmarkReadable measures a delivery from the socket to amqp091, with and without checking its
-// headers.
+// BenchmarkReadable measures the time to read a delivery from the socket, with and without checking its headers.
 func BenchmarkReadable(b *testing.B) {
 	var headers []byte
 	for _, name := range []string{OwnPrefix + "due", "traceparent", "tenant", "kind"} {
@@ -109,7 +109,7 @@ func BenchmarkReadable(b *testing.B) {
 				}
 				r := bufio.NewReader(with(fromReader{nil, bytes.NewReader(stream)}))
 				if n, err := io.Copy(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{r}); err != nil || int(n) != len(stream) {
-					b.Fatalf("read %d bytes, error %v, want %d bytes", n, err, len(stream))
+					b.Fatalf("got %d bytes, %v, want %d and no error", n, err, len(stream))
 				}
 			}
 		})

@@ -32,7 +32,7 @@ func TestInstant(t *testing.T) {
 		"the beginning of time":        {time.Unix(math.MinInt64, 0), ""},
 	} {
 		if got := Instant(x.at); got != x.want {
-			t.Errorf("%s:\n%s\nwant\n%s", name, got, x.want)
+			t.Errorf("%s:\ngot  %q\nwant %q", name, got, x.want)
 		}
 	}
 }
@@ -46,10 +46,10 @@ func TestDuration(t *testing.T) {
 		-30: {"", back}, // callers of Duration reject negative durations themselves
 	} {
 		if got := Duration(d); got != want.duration {
-			t.Errorf("%d: got %q, want %q", d, got, want.duration)
+			t.Errorf("Duration(%d) = %q, want %q", d, got, want.duration)
 		}
 		if got := Shift(d); got != want.shift {
-			t.Errorf("moved by %d: got %q, want %q", d, got, want.shift)
+			t.Errorf("Shift(%d) = %q, want %q", d, got, want.shift)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// failedError reports a failed attempt as an error.
+// failedError is the error that the test's Config.Failed returns for a failed attempt.
 type failedError struct{ Failure }
 
 func (e *failedError) Error() string { return "connect to " + e.Address + ": " + e.Reason }
@@ -34,13 +34,13 @@ func to(url string, timeout time.Duration) Config {
 	}
 }
 
-// frameOf returns a method frame of channel 0.
+// frameOf returns a method frame on channel 0.
 func frameOf(payload string) string {
 	head := binary.BigEndian.AppendUint32([]byte{1, 0, 0}, uint32(len(payload)))
 	return string(head) + payload + "\xCE"
 }
 
-// These are parts of what brokers send in the handshake.
+// These are frames that brokers send during the handshake.
 var (
 	saysStart = frameOf("\x00\x0a\x00\x0a\x00\x09\x00\x00\x00\x00\x00\x00\x00\x05PLAIN\x00\x00\x00\x05en_US")
 	saysTune  = frameOf("\x00\x0a\x00\x1e\x00\x00\x00\x02\x00\x00\x00\x00")
@@ -50,11 +50,10 @@ func saysClose(code uint16, text string) string {
 	return frameOf("\x00\x0a\x00\x32" + string(binary.BigEndian.AppendUint16(nil, code)) + string([]byte{byte(len(text))}) + text + "\x00\x00\x00\x00")
 }
 
-// open is contained in what a client sends to open a virtual host.
+// open begins the method connection.open, with which a client opens a virtual host.
 const open = "\x00\x0a\x00\x28"
 
-// converse writes one of its lines after each read, but a NOT_ALLOWED only after the client has opened the virtual
-// host.
+// converse writes one of the lines after each read. It delays a NOT_ALLOWED until the client opens the virtual host.
 func converse(conn net.Conn, lines []string) error {
 	buf := make([]byte, 1<<16)
 	for _, line := range lines {
@@ -75,7 +74,8 @@ func converse(conn net.Conn, lines []string) error {
 	return nil
 }
 
-// door starts a listener that runs converse on each connection and then closes it, or stays silent.
+// door starts a listener that runs converse on each connection. It then keeps the connection open if silent is true,
+// and otherwise closes it after one more read.
 func door(t *testing.T, silent bool, lines ...string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -104,7 +104,7 @@ func door(t *testing.T, silent bool, lines ...string) (address string) {
 	return l.Addr().String()
 }
 
-// management answers only complete requests, as RabbitMQ's management does.
+// management starts an HTTP server that, like RabbitMQ's management, answers only when a request is complete or late.
 func management(t *testing.T) string {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(nil)
@@ -114,9 +114,9 @@ func management(t *testing.T) string {
 	return srv.Listener.Addr().String()
 }
 
-// The error says what kind of server answered at the address, and what to do about it.
+// The error says what kind of server answered at the address, and what to change.
 func TestDialErrorNamesTheServer(t *testing.T) {
-	const nobody = "127.0.0.1:1" // a port that was free a moment ago may be in use now
+	const nobody = "127.0.0.1:1" // unlike a port that was just free, no other process takes this one
 	for _, c := range []struct {
 		name, scheme, address, want string
 		final                       bool
@@ -146,17 +146,17 @@ func TestDialErrorNamesTheServer(t *testing.T) {
 			_, err := Dial(t.Context(), t.Context(), to(c.scheme+"://shop:hunter2@"+c.address+"/nope", 10*time.Second), "")
 			e, ok := errors.AsType[*failedError](err)
 			if !ok || !strings.HasPrefix(err.Error(), "connect to "+c.address+": "+c.want) || e.Final != c.final {
-				t.Fatalf("got %v (%+v), want %s", err, e, c.want)
+				t.Fatalf("got %v (%+v), want the reason %q and Final = %t", err, e, c.want, c.final)
 			}
 			if strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("the password is in %v", err)
+				t.Errorf("got %v, want an error without the password", err)
 			}
 		})
 	}
 }
 
-// If the broker closes the connection during login, amqp091 may return any of several errors. None of them is reported
-// as a frame error.
+// If the broker closes the connection during login, amqp091 may wrap the cause in a frame error. The reported reason
+// is the cause.
 func TestDisconnectIsNotAFrameError(t *testing.T) {
 	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 46200} // a different port at each attempt
 	for want, said := range map[string]error{
@@ -167,12 +167,12 @@ func TestDisconnectIsNotAFrameError(t *testing.T) {
 		a.first.heard, a.first.err = []byte(saysStart), said
 		err := a.explain(t.Context(), &amqp.Error{Code: amqp.FrameError, Reason: said.Error()})
 		if e, ok := errors.AsType[*failedError](err); !ok || e.Reason != want || e.Final {
-			t.Errorf("got %v, want an error of type *failedError, Reason = %v and Final = false", err, want)
+			t.Errorf("got %v, want a *failedError with Reason = %q and Final = false", err, want)
 		}
 	}
 }
 
-// The error of a lost connection has the same text, whatever its local port was.
+// The error text for a lost connection does not contain the local port, so it is the same for every attempt.
 func TestTextOfALostConnection(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -198,27 +198,27 @@ func TestTextOfALostConnection(t *testing.T) {
 			t.Errorf(`read: got %v, want ECONNRESET with the text "read: read: connection reset by peer"`, read)
 		}
 		if _, err := g.Write([]byte("x")); err == nil || strings.Contains(err.Error(), "127.0.0.1") {
-			t.Errorf(`write: got %v, want an error and no "127.0.0.1" in it`, err)
+			t.Errorf(`write: got %v, want an error without "127.0.0.1"`, err)
 		}
 		_ = c.Close()
 	}
 	unknown := &net.DNSError{Name: "h", Server: "192.0.2.1:53", Err: "read udp 192.0.2.9:41234->192.0.2.1:53: i/o timeout", IsTimeout: true}
 	if got, _ := reasonOf(amqp.URI{}, nil, &net.OpError{Op: "dial", Err: unknown}); got != `the name "h" does not resolve: 192.0.2.1:53: i/o timeout` {
-		t.Errorf(`got %q, want "the name \"h\" does not resolve: 192.0.2.1:53: i/o timeout"`, got)
+		t.Errorf(`reasonOf a DNS timeout: got %q, want "the name \"h\" does not resolve: 192.0.2.1:53: i/o timeout"`, got)
 	}
 }
 
-// A broker that hangs does not count as a wrong password.
+// A timeout during the handshake is not reported as a rejected login, so it is not final.
 func TestTimeoutIsNoRefusal(t *testing.T) {
 	for name, lines := range map[string][]string{"at once": nil, "logging in": {saysStart}, "opening": {saysStart, saysTune}} {
 		_, err := Dial(t.Context(), t.Context(), to("amqp://"+door(t, true, lines...)+"/", 50*time.Millisecond), "")
 		if e, ok := errors.AsType[*failedError](err); !ok || !strings.Contains(e.Reason, "no answer in time") || e.Final {
-			t.Errorf(`%s: got %v, want an error of type *failedError, Reason with "no answer in time" and Final = false`, name, err)
+			t.Errorf(`%s: got %v, want a *failedError with "no answer in time" in its Reason and Final = false`, name, err)
 		}
 	}
 }
 
-// A caller can stop waiting immediately, at any point of the handshake.
+// Cancelling the context stops Dial at any point of the handshake.
 func TestDialEndsWithItsContext(t *testing.T) {
 	for _, scheme := range []string{"amqp", "amqps"} {
 		for name, lines := range map[string][]string{"at once": nil, "logging in": {saysStart}, "opening": {saysStart, saysTune}} {
@@ -228,7 +228,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			go func() {
-				defer cancel() // the client has sent something and waits for an answer
+				defer cancel() // at this point the client waits for an answer
 				conn, err := l.Accept()
 				if err != nil {
 					return

@@ -12,14 +12,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/channels"
 )
 
-// A request on a connection that ended because of another request gets the reason, but is not blamed for it.
+// If a request makes the broker close the connection, other requests on it fail with the broker's reason, but are not
+// reported as its cause.
 func TestEndingExplains(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name          string
 		code          int
 		text          string
-		limited, ends bool // what the error of the request that did not cause it says
+		limited, ends bool // the wanted results for the error from the other request
 	}{
 		{"limit on channels", amqp.NotAllowed, "NOT_ALLOWED - number of channels opened for user 'u' has reached the maximum allowed user limit of (2)", true, false},
 		{"internal error", amqp.InternalError, "INTERNAL_ERROR", false, false},
@@ -35,27 +36,27 @@ func TestEndingExplains(t *testing.T) {
 			culprit, bystander := open(t, conn), open(t, conn)
 			srv.RefuseMethod("queue.declare", "culprit", c.code, c.text)
 			if err := declare(culprit, "culprit"); err == nil {
-				t.Fatal("the broker did not refuse the declaration")
+				t.Fatal("declare culprit: got nil, want an error")
 			}
 			raw := declare(bystander, "bystander")
 			if !errors.Is(raw, amqp.ErrClosed) {
-				t.Fatalf("declaring on the closed connection: %v", raw)
+				t.Fatalf("declare on the closed connection: got %v, want amqp.ErrClosed", raw)
 			}
 			got := ending.Explain(raw)
 			if !strings.Contains(got.Error(), c.text) {
-				t.Errorf("got %v, want an error with %q", got, c.text)
+				t.Errorf("Explain: got %v, want an error with %q", got, c.text)
 			}
 			if limited := channels.Limited(got); limited != c.limited {
-				t.Errorf("%v: the reason is a limit: got %t, want %t", got, limited, c.limited)
+				t.Errorf("Limited(%v) = %t, want %t", got, limited, c.limited)
 			}
 			if ends := wire.EndsConnection(got); ends != c.ends {
-				t.Errorf("%v: the request ended the connection: got %t, want %t", got, ends, c.ends)
+				t.Errorf("EndsConnection(%v) = %t, want %t", got, ends, c.ends)
 			}
 		})
 	}
 }
 
-// While the connection is open, errors are returned unchanged, because ErrClosed then refers to the channel.
+// While the connection is open, Explain returns errors unchanged, because ErrClosed then refers to the channel.
 func TestEndingExplainsNothing(t *testing.T) {
 	t.Parallel()
 	conn, err := amqptest.Start(t, amqptest.Options{}).Connect()
@@ -65,7 +66,7 @@ func TestEndingExplainsNothing(t *testing.T) {
 	ending := wire.Watch(conn)
 	for _, want := range []error{nil, amqp.ErrClosed, errors.New("another")} {
 		if got := ending.Explain(want); got != want { //nolint:errorlint // it must be the same error
-			t.Errorf("explained %v as %v", want, got)
+			t.Errorf("Explain(%v) = %v, want the unchanged error", want, got)
 		}
 	}
 }

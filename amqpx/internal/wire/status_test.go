@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// This checks the status of a Link after each change.
+// Each change to a Link results in the given status.
 func TestStatus(t *testing.T) {
 	refused := &amqp.Error{Code: amqp.AccessRefused}
 	first, second := &Session{Gen: 1}, &Session{Gen: 2}

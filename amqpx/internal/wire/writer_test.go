@@ -27,8 +27,7 @@ func tcpPair(t *testing.T) (a, b net.Conn) {
 	return a, b
 }
 
-// Everything that was written before Close arrives, in order for each writer, and no write is
-// interrupted by another.
+// Everything written before Close arrives, in order for each goroutine, and writes are not interleaved.
 func TestWriterDeliversAllWrites(t *testing.T) {
 	raw, peer := tcpPair(t)
 	c := newWriter(t.Context(), raw)
@@ -40,7 +39,7 @@ func TestWriterDeliversAllWrites(t *testing.T) {
 				p := bytes.Repeat([]byte{byte(w)}, size)
 				p[0], p[size-1] = byte(i), byte(i)
 				if n, err := c.Write(p); n != size || err != nil {
-					t.Errorf("write: got %d, %v, want %d and no error", n, err, size)
+					t.Errorf("Write: got %d, %v, want %d and no error", n, err, size)
 				}
 				clear(p) // Write must not retain the slice
 			}
@@ -54,20 +53,20 @@ func TestWriterDeliversAllWrites(t *testing.T) {
 	}
 	all := <-got
 	if len(all) != writers*each*size {
-		t.Fatalf("%d bytes arrived, want %d", len(all), writers*each*size)
+		t.Fatalf("got %d bytes, want %d", len(all), writers*each*size)
 	}
 	next := [writers]int{}
 	for i := 0; i < len(all); i += size {
 		p := all[i : i+size]
 		w := int(p[1])
 		if int(p[0]) != next[w]%256 || p[0] != p[size-1] || !bytes.Equal(p[1:size-1], bytes.Repeat(p[1:2], size-2)) {
-			t.Fatalf("write at %d is torn or out of order", i)
+			t.Fatalf("bytes from %d: got %v, want write %d of goroutine %d in one piece", i, p, next[w], w)
 		}
 		next[w]++
 	}
 }
 
-// A peer that does not read blocks neither Write nor Close.
+// Write and Close return even if the peer does not read.
 func TestWriterNeverWaitsForThePeer(t *testing.T) {
 	raw, _ := tcpPair(t)
 	c := newWriter(t.Context(), raw)
@@ -76,7 +75,7 @@ func TestWriterNeverWaitsForThePeer(t *testing.T) {
 		defer close(done)
 		for range 64 {
 			if _, err := c.Write(make([]byte, 1<<20)); err != nil {
-				t.Errorf("Write returned %v, want no error", err)
+				t.Errorf("Write: got %v, want nil", err)
 			}
 		}
 		_ = c.Close()
@@ -84,10 +83,10 @@ func TestWriterNeverWaitsForThePeer(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(3 * time.Minute):
-		t.Fatal("Write or Close waits for a peer that does not read")
+		t.Fatal("Write or Close is still waiting after 3 minutes, want it to return although the peer does not read")
 	}
 	if _, err := c.Write([]byte{1}); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("write after close: got %v, want net.ErrClosed", err)
+		t.Errorf("Write after Close: got %v, want net.ErrClosed", err)
 	}
 }
 
@@ -97,7 +96,7 @@ func TestWriterReportsABrokenSocket(t *testing.T) {
 	_ = peer.(*net.TCPConn).SetLinger(0)
 	_ = peer.Close()
 	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Fatal("Read from a reset connection succeeded")
+		t.Fatal("Read from a reset connection: got nil, want an error")
 	}
 	deadline := time.After(3 * time.Minute)
 	for {
@@ -106,7 +105,7 @@ func TestWriterReportsABrokenSocket(t *testing.T) {
 		}
 		select {
 		case <-deadline:
-			t.Fatal("writes to a reset connection still succeed")
+			t.Fatal("Write to a reset connection still returns nil after 3 minutes, want an error")
 		default:
 		}
 	}

@@ -10,15 +10,15 @@ import (
 
 func TestInside(t *testing.T) {
 	if faketime.Inside() {
-		t.Error("Inside is true outside of a synctest bubble")
+		t.Error("Inside outside of a synctest bubble: got true, want false")
 	}
 	synctest.Test(t, func(t *testing.T) {
 		if !faketime.Inside() {
-			t.Error("Inside is false inside a synctest bubble")
+			t.Error("Inside in a synctest bubble: got false, want true")
 		}
 		<-time.After(20 * 365 * 24 * time.Hour)
 		if !faketime.Inside() {
-			t.Error("Inside is false in a bubble after 20 years")
+			t.Error("Inside in a bubble after 20 years: got false, want true")
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world is a broker with the messages that its consumers received.
+// world contains a broker, its clock, and the messages that its consumers have received.
 type world struct {
 	*Broker
 	v   *VHost
@@ -55,7 +55,7 @@ func (w *world) queue(t fataler, name, kind string, args amqp.Table) *Queue {
 	maps.Copy(all, args)
 	q, err := w.v.DeclareQueue(QueueSpec{Name: name, Durable: true, Args: all}, nil)
 	if err != nil {
-		t.Fatalf("declaring queue %s: %v", name, err)
+		t.Fatalf("declare queue %s: got %v, want nil", name, err)
 	}
 	return q
 }
@@ -63,7 +63,7 @@ func (w *world) queue(t fataler, name, kind string, args amqp.Table) *Queue {
 func (w *world) consume(t fataler, q *Queue) {
 	t.Helper()
 	if err := w.ch.Consume(q, Consumer{Tag: q.Name, NoAck: true}, nil, func(string) {}); err != nil {
-		t.Fatalf("consuming from %s: %v", q.Name, err)
+		t.Fatalf("consume from %s: got %v, want nil", q.Name, err)
 	}
 }
 
@@ -71,12 +71,12 @@ func (w *world) publish(t fataler, queue string, p amqp.Publishing) Outcome {
 	t.Helper()
 	m, queues, err := w.v.Prepare("", queue, p)
 	if err != nil {
-		t.Fatalf("publishing to queue %s: %v", queue, err)
+		t.Fatalf("publish to queue %s: got %v, want nil", queue, err)
 	}
 	return w.v.Publish(m, queues)
 }
 
-// pass moves the time forward, from one event to the next.
+// pass advances the clock by d, stopping at each event of the broker.
 func (w *world) pass(d time.Duration) {
 	end := w.at.Add(d)
 	for {
@@ -96,8 +96,8 @@ var (
 	versions = []string{"3.10.8", "3.13.0", "4.0.5", "4.3.0", "4.4.0"}
 )
 
-// A queue with one TTL releases each message once, after exactly that time and in order of arrival.
-// x-death counts how many times that happened.
+// A queue with a message TTL dead-letters each message once, after exactly that time and in order of arrival. The
+// message then has one x-death record with a count of 1.
 func TestQueueDelaysByItsTTL(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.SampledFrom(versions).Draw(t, "version"))
@@ -122,23 +122,23 @@ func TestQueueDelaysByItsTTL(t *testing.T) {
 		}
 		w.pass(time.Duration(ttl) * time.Millisecond)
 		if len(w.got) != len(gaps) || hold.Ready() != 0 {
-			t.Fatalf("%d of %d messages arrived and %d are left, want all and 0", len(w.got), len(gaps), hold.Ready())
+			t.Fatalf("got %d messages delivered and %d left, want %d and 0", len(w.got), hold.Ready(), len(gaps))
 		}
 		for i, a := range w.got {
 			if a.Message.MessageId != strconv.Itoa(i) || !a.at.Equal(due[i]) {
-				t.Fatalf("message %d has the id %s and arrived %v after it was due, want id %d and 0s", i, a.Message.MessageId, a.at.Sub(due[i]), i)
+				t.Fatalf("delivery %d: got ID %s, %v after it was due, want ID %d and 0s", i, a.Message.MessageId, a.at.Sub(due[i]), i)
 			}
 			deaths, _ := a.Message.Delivered(w.Version())["x-death"].([]any)
 			if d, _ := deaths[0].(amqp.Table); len(deaths) != 1 || d["queue"] != "hold" || d["reason"] != reasonExpired || d["count"] != int64(1) {
-				t.Fatalf(`the record is %v, want one with queue = "hold", reason = %v and count = %v`,
+				t.Fatalf(`got x-death %v, want one record with queue = "hold", reason = %v and count = %v`,
 					deaths, reasonExpired, int64(1))
 			}
 		}
 	})
 }
 
-// No message expires early, and a message at the head of its queue expires on time. In a classic queue, a message with
-// its own expiration waits for the messages in front of it.
+// A message expires only at the head of its queue: it waits until the messages in front of it have expired, and it
+// never expires early.
 func TestExpirationWaitsForTheHead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.SampledFrom(versions).Draw(t, "version"))
@@ -155,15 +155,14 @@ func TestExpirationWaitsForTheHead(t *testing.T) {
 		for i, ttl := range ttls {
 			latest = max(latest, ttl)
 			if a := w.got[i]; a.Message.MessageId != strconv.Itoa(i) || a.at.Sub(epoch) != time.Duration(latest)*time.Millisecond {
-				t.Fatalf("message %s arrived after %v as number %d, want %d after %d ms", a.Message.MessageId, a.at.Sub(epoch), i, i, latest)
+				t.Fatalf("delivery %d: got message %s after %v, want message %d after %d ms", i, a.Message.MessageId, a.at.Sub(epoch), i, latest)
 			}
 		}
 	})
 }
 
-// A dead letter that no queue accepts waits in an at-least-once queue. Once there are 32 of them,
-// the messages behind them wait as well. Nothing is lost. An at-most-once queue drops such a dead
-// letter.
+// A queue with the at-least-once strategy keeps dead letters that cannot be routed, and delivers them when there is a
+// route. With at-most-once, it drops them. Each case has more than the 32 dead letters that can be in transit.
 func TestDeadLettersWithoutARoute(t *testing.T) {
 	for _, strategy := range []string{"at-least-once", "at-most-once"} {
 		w := newWorld("4.3.0")
@@ -175,34 +174,34 @@ func TestDeadLettersWithoutARoute(t *testing.T) {
 		}
 		w.pass(time.Hour)
 		if want := map[string]int{"at-least-once": 40}[strategy]; q.Dying() != want || q.Ready() != 0 {
-			t.Errorf("%s: %d messages wait, want %d", strategy, q.Dying(), want)
+			t.Errorf("%s: got %d dead letters and %d ready messages, want %d and 0", strategy, q.Dying(), q.Ready(), want)
 		}
 		if err := w.v.DeclareExchange(ExchangeSpec{Name: "later", Kind: "fanout"}); err != nil {
-			t.Fatalf("%s: declaring the exchange: %v", strategy, err)
+			t.Fatalf("%s: declare exchange: got %v, want nil", strategy, err)
 		}
 		dest := w.queue(t, "dest", "quorum", nil)
 		if _, err := w.v.Bind(Binding{Source: "later", Queue: "dest"}, nil); err != nil {
-			t.Fatalf("%s: binding the queue: %v", strategy, err)
+			t.Fatalf("%s: bind queue: got %v, want nil", strategy, err)
 		}
 		w.pass(deadLetterRetry * time.Millisecond)
 		if want := map[string]int{"at-least-once": 40}[strategy]; dest.Ready() != want {
-			t.Errorf("%s: %d messages arrived, want %d", strategy, dest.Ready(), want)
+			t.Errorf("%s: got %d messages in dest, want %d", strategy, dest.Ready(), want)
 		}
 	}
 }
 
-// With drop-head, the broker silently uses at-most-once instead of at-least-once.
+// Without reject-publish, the broker silently uses at-most-once instead of at-least-once.
 func TestAtLeastOnceNeedsRejectPublish(t *testing.T) {
 	w := newWorld("4.3.0")
 	q := w.queue(t, "hold", "quorum", amqp.Table{"x-message-ttl": int64(10), "x-dead-letter-exchange": "none", "x-dead-letter-strategy": "at-least-once"})
 	w.publish(t, "hold", amqp.Publishing{})
 	w.pass(time.Second)
 	if q.Dying() != 0 || q.Ready() != 0 {
-		t.Errorf("%d dead letters and %d ready messages, want 0 and 0", q.Dying(), q.Ready())
+		t.Errorf("got %d dead letters and %d ready messages, want 0 and 0", q.Dying(), q.Ready())
 	}
 }
 
-// Before 4.0.1, an x-death header that a client publishes counts as a death.
+// Brokers before 4.0.1 trust an x-death header from a client. Here they therefore detect a cycle and drop the message.
 func TestOldDeathsOfAClient(t *testing.T) {
 	for version, arrives := range map[string]bool{"3.10.8": false, "4.0.0": false, "4.0.1": true, "4.3.0": true} {
 		w := newWorld(version)
@@ -213,13 +212,13 @@ func TestOldDeathsOfAClient(t *testing.T) {
 		}}})
 		w.pass(time.Second)
 		if got := dest.Ready() == 1; got != arrives {
-			t.Errorf("%s: arrived %v, want %v", version, got, arrives)
+			t.Errorf("RabbitMQ %s: arrived: got %t, want %t", version, got, arrives)
 		}
 	}
 }
 
-// A message with a high priority is ahead of messages that are due. On 4.0 it blocks them, on 4.3
-// it does not.
+// On 4.0, a waiting message with a higher priority blocks due messages, because it is ahead of them in the queue. On
+// 3.10 and 4.3 it does not.
 func TestHighPriorityBlocks(t *testing.T) {
 	for version, want := range map[string]int{"3.10.8": 1, "4.0.5": 0, "4.3.0": 1} {
 		w := newWorld(version)
@@ -229,13 +228,13 @@ func TestHighPriorityBlocks(t *testing.T) {
 		w.publish(t, "hold", amqp.Publishing{Expiration: "60000", Priority: 5})
 		w.pass(time.Second)
 		if dest.Ready() != want {
-			t.Errorf("%s: %d messages arrived, want %d", version, dest.Ready(), want)
+			t.Errorf("RabbitMQ %s: got %d messages in dest, want %d", version, dest.Ready(), want)
 		}
 	}
 }
 
-// The 21st return drops a message on 4.0, but never with a limit of -1. 4.3 does not count messages
-// that a client returns, and 3.10 has no default limit.
+// On 4.0, a message is dropped when it is requeued for the 21st time, unless the limit is -1. 4.3 does not count
+// messages that a client requeues, and 3.10 has no default limit.
 func TestDeliveryLimits(t *testing.T) {
 	for _, c := range []struct {
 		version string
@@ -253,20 +252,20 @@ func TestDeliveryLimits(t *testing.T) {
 		for i := range 21 {
 			d, ok, err := w.ch.Get(q, false)
 			if err != nil || !ok {
-				t.Fatalf("%s: basic.get %d got no message: %v", c.version, i, err)
+				t.Fatalf("RabbitMQ %s: basic.get %d: got %t, %v, want a message", c.version, i, ok, err)
 			}
 			if err := w.ch.Nack(d.Tag, false, true); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if q.Ready() != c.left {
-			t.Errorf("%s %v: %d messages are left, want %d", c.version, c.args, q.Ready(), c.left)
+			t.Errorf("RabbitMQ %s, arguments %v: got %d messages left, want %d", c.version, c.args, q.Ready(), c.left)
 		}
 	}
 }
 
-// Whatever consumers do, no message is lost or duplicated: a published message is ready,
-// unacknowledged or acknowledged.
+// Whatever consumers do, no message is lost or duplicated: every published message is either ready, unacknowledged or
+// acknowledged.
 func TestConsumersConserve(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.SampledFrom(versions).Draw(t, "version"))
@@ -314,15 +313,15 @@ func TestConsumersConserve(t *testing.T) {
 				ids[h.message.MessageId] = true
 			}
 			if len(ids) != published-acked || q.Ready()+q.Unacked() != len(ids) || len(q.Messages()) != q.Ready() {
-				t.Fatalf("the numbers do not add up: %d published, %d acknowledged, %d ready, %d held, %d different ids",
-					published, acked, q.Ready(), q.Unacked(), len(ids))
+				t.Fatalf("got %d ready and %d unacknowledged messages with %d different IDs, want %d, as %d were published and %d acknowledged",
+					q.Ready(), q.Unacked(), len(ids), published-acked, published, acked)
 			}
 		}
 	})
 }
 
-// The plugin holds messages and delivers them with a negative header. RabbitMQ 4.4 holds them in
-// the queue itself.
+// The plugin delays messages in its exchange and negates their x-delay header. RabbitMQ 4.4 delays them in the queue
+// itself.
 func TestDelays(t *testing.T) {
 	w := newWorld("4.4.0")
 	w.opts.Plugin = true
@@ -339,7 +338,7 @@ func TestDelays(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := w.v.Publish(m, queues); out.Routed {
-		t.Error("the plugin does not report a message that it holds as unrouted")
+		t.Error("publish to the plugin's exchange: got Routed = true, want false, because the plugin reports delayed messages as unrouted")
 	}
 	w.publish(t, "q", amqp.Publishing{Headers: amqp.Table{"x-opt-delivery-time": epoch.Add(2 * time.Second).UnixMilli()}})
 	w.publish(t, "q", amqp.Publishing{Headers: amqp.Table{"x-opt-delivery-time": "soon"}})
@@ -349,12 +348,12 @@ func TestDelays(t *testing.T) {
 		after = append(after, a.at.Sub(epoch))
 	}
 	if !slices.Equal(after, []time.Duration{0, 1500 * time.Millisecond, 2 * time.Second}) || w.got[1].Message.Headers["x-delay"] != int64(-1500) {
-		t.Errorf(`the messages arrived after %v, want [0 1500ms 2s] and x-delay = %v in the second one`, after, int64(-1500))
+		t.Errorf(`got deliveries %+v after %v, want them after [0 1500ms 2s], the second one with x-delay = -1500`, w.got, after)
 	}
 }
 
-// A message that waits in a 4.4 queue counts towards the queue's length and is deleted by a purge.
-// Its TTL runs while it waits.
+// A message that is delayed in a 4.4 queue counts towards the queue's length. A purge deletes it. Even if its TTL is
+// shorter than its delay, it does not expire before its delivery time.
 func TestNativeDelays(t *testing.T) {
 	w := newWorld("4.4.0")
 	dead := w.queue(t, "dead", "quorum", nil)
@@ -365,24 +364,24 @@ func TestNativeDelays(t *testing.T) {
 	later := amqp.Publishing{Headers: amqp.Table{"x-opt-delivery-time": epoch.Add(time.Minute).UnixMilli()}}
 	for i := range 3 {
 		if out := w.publish(t, "q", later); out.Rejected != (i == 2) {
-			t.Errorf("message %d: got %+v, want only the third one rejected", i, out)
+			t.Errorf("message %d: got %+v, want Rejected = %t", i, out, i == 2)
 		}
 	}
 	if q.Ready() != 0 || q.Delayed() != 2 || q.Purge() != 0 || q.Delayed() != 0 {
-		t.Errorf("%d messages are ready and %d are delayed, want none after the purge", q.Ready(), q.Delayed())
+		t.Errorf("got %d ready and %d delayed messages after the purge, want 0 and 0; before it, want 0 and 2", q.Ready(), q.Delayed())
 	}
 	w.publish(t, "q", later)
 	w.pass(59 * time.Second)
 	if dead.Ready() != 0 {
-		t.Error("the message expired before its delivery time")
+		t.Errorf("before the delivery time: got %d expired messages, want 0", dead.Ready())
 	}
 	w.pass(time.Second)
 	if dead.Ready() != 1 {
-		t.Errorf("%d messages expired, want 1", dead.Ready())
+		t.Errorf("at the delivery time: got %d expired messages, want 1", dead.Ready())
 	}
 }
 
-// With Mnesia, a second client is told that a binding exists before the binding routes messages.
+// With Mnesia, the broker confirms to a second client that a binding exists before the binding routes messages.
 func TestLateBindings(t *testing.T) {
 	w := newWorld("4.0.5")
 	w.opts.LateBindings = 20 * time.Millisecond
@@ -391,13 +390,13 @@ func TestLateBindings(t *testing.T) {
 	first, _ := w.v.Bind(b, nil)
 	second, _ := w.v.Bind(b, nil)
 	if first != second+20 {
-		t.Errorf("answered at %d and %d, want %d", first, second, second+20)
+		t.Errorf("got answers to Bind at %d and %d, want the first 20 ms later than the second", first, second)
 	}
 	if qs := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 0 {
-		t.Error("the binding routes before it is effective")
+		t.Errorf("before the delay: got routes to %d queues, want 0", len(qs))
 	}
 	w.pass(20 * time.Millisecond)
 	if qs := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 1 {
-		t.Error("the binding does not route after it is effective")
+		t.Errorf("after the delay: got routes to %d queues, want 1", len(qs))
 	}
 }

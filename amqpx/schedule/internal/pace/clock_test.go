@@ -19,12 +19,12 @@ func TestCorrection(t *testing.T) {
 		{Sample{Skew: time.Hour, Uncertainty: time.Second}, time.Hour},
 	} {
 		if got := c.x.correction(); got != c.want {
-			t.Errorf("%+v: got %v, want %v", c.x, got, c.want)
+			t.Errorf("%+v: got correction %v, want %v", c.x, got, c.want)
 		}
 	}
 }
 
-// A change of this process's clock changes the offset, but not the time of the database's clock.
+// When the local clock is changed, the offset changes, but Now still returns the database's time.
 func TestStep(t *testing.T) {
 	epoch, ahead, up, asked := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), time.Duration(0), time.Duration(0), 0
 	var err error
@@ -35,7 +35,7 @@ func TestStep(t *testing.T) {
 		t.Helper()
 		c.Refresh(t.Context(), ask)
 		if c.Now() != epoch.Add(up) || c.Offset() != offset || asked != times {
-			t.Errorf("%s: the clock is off by %v, its offset is %v, and it asked %d times, want 0, %v and %d",
+			t.Errorf("%s: got a clock that is off by %v, with offset %v, after %d queries, want 0s, %v and %d",
 				what, c.Now().Sub(epoch.Add(up)), c.Offset(), asked, offset, times)
 		}
 	}
@@ -46,9 +46,9 @@ func TestStep(t *testing.T) {
 	expect("measured again", -time.Hour, 2)
 	up, err = up+refreshEvery, errors.New("away")
 	for range 3 {
-		c.Refresh(t.Context(), ask) // only the first call asks: a failure is not retried immediately
+		c.Refresh(t.Context(), ask) // only the first call asks, because a failure is not retried immediately
 	}
 	if err = nil; c.Now() != epoch.Add(up) || asked != 3 {
-		t.Errorf("after an error: the clock is off by %v and asked %d times, want 0 and 3", c.Now().Sub(epoch.Add(up)), asked)
+		t.Errorf("after an error: got a clock that is off by %v after %d queries, want 0s and 3", c.Now().Sub(epoch.Add(up)), asked)
 	}
 }

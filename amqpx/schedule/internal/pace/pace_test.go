@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A write shortens a long pause to one interval, and never makes a pause longer.
+// When a task is written, a long pause is shortened to one interval from that time. A pause never becomes longer.
 func TestWaitEndsSooner(t *testing.T) {
 	for _, x := range []struct{ pause, interval, want time.Duration }{
 		{time.Hour, time.Minute, time.Second + time.Minute},
@@ -16,7 +16,7 @@ func TestWaitEndsSooner(t *testing.T) {
 			began, written := time.Now(), make(chan struct{})
 			time.AfterFunc(time.Second, func() { close(written) })
 			if !Wait(t.Context(), x.pause, x.interval, written) || time.Since(began) != x.want {
-				t.Errorf("a pause of %v with an interval of %v took %v, want %v", x.pause, x.interval, time.Since(began), x.want)
+				t.Errorf("Wait with a pause of %v and an interval of %v: got %v, want %v", x.pause, x.interval, time.Since(began), x.want)
 			}
 		})
 	}

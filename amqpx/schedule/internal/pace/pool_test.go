@@ -19,22 +19,22 @@ func TestPoolWatch(t *testing.T) {
 		full    bool
 		warn    bool
 	}{
-		{"the first look", 0, 0, true, false},
-		{"some waiting", pace.PoolInterval, 0.5, true, false},
-		{"waiting for connections that are being opened", pace.PoolInterval, 3, false, false},
-		{"a pool that is too small", pace.PoolInterval, 3, true, true},
-		{"the same again", pace.PoolInterval, 3, true, false},
-		{"the same later", 10 * time.Minute, 3, true, true},
-		{"no waiting", pace.PoolInterval, 0, true, false},
+		{"first call", 0, 0, true, false},
+		{"few waiting callers", pace.PoolInterval, 0.5, true, false},
+		{"callers wait, but the pool is not full", pace.PoolInterval, 3, false, false},
+		{"pool is too small", pace.PoolInterval, 3, true, true},
+		{"still too small", pace.PoolInterval, 3, true, false},
+		{"still too small after ten minutes", 10 * time.Minute, 3, true, true},
+		{"no waiting callers", pace.PoolInterval, 0, true, false},
 	} {
 		now = now.Add(c.pause)
 		waited += time.Duration(c.waiting * float64(c.pause))
 		waiting, warn := w.Look(sqldb.PoolUse{Waited: waited, Max: 4, Full: c.full}, now)
 		if warn != c.warn {
-			t.Errorf("%s: warn = %v, want %v", c.what, warn, c.warn)
+			t.Errorf("%s: warning: got %t, want %t", c.what, warn, c.warn)
 		}
 		if c.full && waiting != c.waiting {
-			t.Errorf("%s: %v callers wait, want %v", c.what, waiting, c.waiting)
+			t.Errorf("%s: got %v waiting callers, want %v", c.what, waiting, c.waiting)
 		}
 	}
 }

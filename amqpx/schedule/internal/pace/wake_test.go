@@ -7,7 +7,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// A relay that is notified of commits does not poll before them. It polls for tasks without a notification.
+// A task that is due soon makes the relay poll, and poll again later in case the task is not committed yet. A relay
+// that
+// will be notified of the commit waits for the notification instead.
 func TestDue(t *testing.T) {
 	var db sqldb.DB
 	clock := NewClock(time.Now, nil, nil)
@@ -21,9 +23,9 @@ func TestDue(t *testing.T) {
 	}{
 		{"due soon", false, time.Second, true},
 		{"due soon, notified", true, time.Second, false},
-		{"due within two intervals, too late for a notification", true, 8 * time.Second, true},
+		{"due within two intervals, but too late to be notified", true, 8 * time.Second, true},
 		{"due later", false, time.Minute, false},
-		{"due later, notified of others", true, time.Minute, false},
+		{"due later, notified", true, time.Minute, false},
 	} {
 		p.Listening.Store(tc.listening)
 		p.Due(db, time.Now().Add(tc.in).UnixMilli())
@@ -34,11 +36,11 @@ func TestDue(t *testing.T) {
 		default:
 		}
 		if again := p.Uncommitted.Swap(false); woken != tc.wakes || again != tc.wakes {
-			t.Errorf("%s: woken %t, and again later %t, want %t", tc.name, woken, again, tc.wakes)
+			t.Errorf("%s: got woken %t, polls again %t, want both %t", tc.name, woken, again, tc.wakes)
 		}
 	}
 	p.Committed()
 	if <-p.Woken; p.Uncommitted.Load() {
-		t.Error("a notification about a commit makes the relay poll several times, want once")
+		t.Error("Uncommitted after a notification: got true, want false, because one poll is enough")
 	}
 }

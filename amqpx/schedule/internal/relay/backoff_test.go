@@ -32,16 +32,16 @@ func TestBackoffAfterATry(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 		if over := name == "all, for a while"; got.recovered(batch) != over {
-			t.Errorf("%s: recovered = %v, want %v", name, !over, over)
+			t.Errorf("%s: recovered: got %t, want %t", name, !over, over)
 		}
 		if jittered := c.before.after(c.x, now, batch, 1); !c.want.until.IsZero() && !c.x.gone &&
 			jittered.until.Sub(now) != c.want.until.Sub(now)*3/4 {
-			t.Errorf("%s: with jitter, the pause ends at %v, want it to be a quarter shorter", name, jittered.until)
+			t.Errorf("%s: pause with full jitter: got %v, want %v", name, jittered.until.Sub(now), c.want.until.Sub(now)*3/4)
 		}
 	}
 }
 
-// A claim is divided by target, and only one batch at a time is sent to a target that is in back-off.
+// A claim is divided by target, and a target in back-off is sent only one batch at a time.
 func TestClaimsAreDividedByTarget(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
 	h := newBackoffs(100)
@@ -52,62 +52,62 @@ func TestClaimsAreDividedByTarget(t *testing.T) {
 	h.learn(refused, now, now)
 	for x, want := range map[Target]int{{Queue: "full"}: 0, {Queue: "good"}: 100, {Exchange: "x", Key: "bad"}: 0, {Exchange: "x", Key: "good"}: 100} {
 		if got := h.allowance(x, now); got != want {
-			t.Errorf("the allowance of %v is %d tasks, want %d", x, got, want)
+			t.Errorf("allowance of %v: got %d tasks, want %d", x, got, want)
 		}
 	}
 	full, x := rows.Lane{Queue: "full"}, rows.Lane{Exchange: "x"}
 	others := rows.ClaimRequest{Lane: x, Until: 7, Most: 100, OtherKeys: []string{"bad"}}
 	if got := h.requests(full, 7, now); got != nil {
-		t.Errorf("requests during the pause: got %+v, want none", got)
+		t.Errorf("requests for the refused queue during the pause: got %+v, want none", got)
 	}
 	if got := h.requests(x, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{others}) {
-		t.Errorf("requests during the pause: got %+v, want only the other keys of the exchange", got)
+		t.Errorf("requests for the exchange during the pause: got %+v, want only %+v", got, others)
 	}
 	list := []*rows.Task{task("good", "", ""), task("", "x", "good"), task("", "x", "bad"), task("", "x", "bad")}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
-		t.Errorf("in the pause: got %+v, want 2 shared, 0 alone and 1 later", p)
+		t.Errorf("parts during the pause: got %+v, want 2 shared, 0 alone and 1 later", p)
 	}
 	now = now.Add(2 * time.Second)
 	if got := h.requests(full, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{{Lane: full, Until: 7, Most: firstWindow}}) {
-		t.Errorf("requests after the pause: got %+v, want one for a first window", got)
+		t.Errorf("requests for the refused queue after the pause: got %+v, want one for %d tasks", got, firstWindow)
 	}
 	try := rows.ClaimRequest{Lane: x, Until: 7, Most: firstWindow, Keys: []string{"bad"}}
 	if got := h.requests(x, 7, now); !reflect.DeepEqual(got, []rows.ClaimRequest{try, others}) {
-		t.Errorf("requests after the pause: got %+v, want one for the key and one for the others", got)
+		t.Errorf("requests for the exchange after the pause: got %+v, want %+v and %+v", got, try, others)
 	}
 	bad := Target{Exchange: "x", Key: "bad"}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone[bad]) != 2 {
-		t.Errorf("after the pause: got %+v, want 2 shared, and 2 for the target in back-off alone", p)
+		t.Errorf("parts after the pause: got %+v, want 2 shared and 2 alone for the refused key", p)
 	}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
-		t.Errorf("while the target is tried: got %+v, want 2 shared, 0 alone and 1 later", p)
+		t.Errorf("parts while the target is tried: got %+v, want 2 shared, 0 alone and 1 later", p)
 	}
 	for range 4 { // the window grows to 20, 40, 80 and 100 tasks
 		h.learn(map[Target]*tally{bad: {sent: 1}}, now, now)
 	}
 	h.release([]Target{bad})
 	if p := h.part(list, now); len(p.shared) != 4 {
-		t.Errorf("after the target accepted all tasks: got %+v, want 4 shared", p)
+		t.Errorf("parts after the target accepted all tasks: got %+v, want 4 shared", p)
 	}
 }
 
-// If no target answers, the broker is the cause, and no target is put into back-off.
+// If no target gets an answer, the broker is the cause, and no target is put into back-off.
 func TestSilentBrokerBlamesNoTarget(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
 	h := newBackoffs(100)
 	silent := map[Target]*tally{{Queue: "a"}: {silent: 1}}
 	h.learn(silent, now, now.Add(10*time.Second))
 	if h.allowance(Target{Queue: "a"}, now) != 100 {
-		t.Error("queue a is in back-off, although no target got an answer")
+		t.Error("allowance without any answer: got less than 100, want 100")
 	}
 	h.confirmed(now.Add(5 * time.Second))
 	h.learn(silent, now, now.Add(10*time.Second))
 	if h.allowance(Target{Queue: "a"}, now) != 0 {
-		t.Error("the queue is not in back-off, although the broker answered for others")
+		t.Error("allowance after the broker confirmed for other targets: got more than 0, want 0")
 	}
 }
 
-// The back-off of a target that has not been used for a long time is forgotten.
+// The back-offs of targets that have not been used for a long time are deleted.
 func TestBackoffIsForgotten(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
 	h := newBackoffs(100)
@@ -115,9 +115,9 @@ func TestBackoffIsForgotten(t *testing.T) {
 		h.learn(map[Target]*tally{{Queue: fmt.Sprint(i)}: {refused: 1}}, now, now.Add(time.Duration(i)*time.Second))
 	}
 	if next := h.next(now); next.IsZero() || next.After(now.Add(time.Second)) {
-		t.Errorf("the next try is at %v, want it within a second", next)
+		t.Errorf("next try: got %v, want at most a second after %v", next, now)
 	}
 	if next := h.next(now.Add(time.Hour)); !next.IsZero() || len(h.targets) != 0 {
-		t.Errorf("after an hour: next try at %v and %d targets remembered, want none and 0", next, len(h.targets))
+		t.Errorf("after an hour: got the next try at %v and %d targets, want the zero time and 0", next, len(h.targets))
 	}
 }

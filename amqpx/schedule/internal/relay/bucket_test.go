@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whenever tasks arrive, at most one burst and the tasks of one second's rate are sent within any second. fits agrees
-// with take, and waiting tasks are spaced without gaps.
+// Whenever tasks arrive, at most one burst plus one second's rate of tasks are sent within any second. fits agrees
+// with take: the tasks that fit are sent in time, and another one would not be.
 func TestBucketSpacesTasks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rate := rapid.Float64Range(0.5, 2000).Draw(t, "rate")
@@ -24,12 +24,12 @@ func TestBucketSpacesTasks(t *testing.T) {
 			for i := range n {
 				at := b.take(now)
 				if at < now || at > until {
-					t.Fatalf("task %d of the %d that fit is sent %v from now, want between now and the end", i, room, time.Duration(at-now))
+					t.Fatalf("task %d of the %d that fit: got sent in %v, want 0s to %v", i, room, time.Duration(at-now), time.Duration(until-now))
 				}
 				slots = append(slots, at)
 			}
 			if n == room && b.opens() <= until {
-				t.Fatalf("after all %d tasks that fit, the bucket opens %v before the end", room, time.Duration(until-b.opens()))
+				t.Fatalf("after all %d tasks that fit: got the next free time in %v, want after %v", room, time.Duration(b.opens()-now), time.Duration(until-now))
 			}
 		}
 		most := int(rate) + 1 + burst
@@ -38,7 +38,7 @@ func TestBucketSpacesTasks(t *testing.T) {
 				i++
 			}
 			if j-i+1 > most {
-				t.Fatalf("%d tasks within a second, want at most %d", j-i+1, most)
+				t.Fatalf("got %d tasks within a second, want at most %d", j-i+1, most)
 			}
 		}
 	})

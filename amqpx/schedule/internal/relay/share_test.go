@@ -28,13 +28,13 @@ func TestShares(t *testing.T) {
 		{2, []int{1, 1, 0, 0}, []int{9, 9, 9, 9}, []int{0, 0, 1, 1}},
 	} {
 		if got := shares(c.n, c.got, c.most); !slices.Equal(got, c.want) {
-			t.Errorf("shares of %d, limits %v, already got %v: got %v, want %v", c.n, c.most, c.got, got, c.want)
+			t.Errorf("shares(%d, %v, %v) = %v, want %v", c.n, c.got, c.most, got, c.want)
 		}
 	}
 }
 
-// Shares exceed neither the available rows nor a request. No wanted row remains while there is capacity, and a lane
-// that wanted more than it got never has fewer rows than another lane.
+// The shares exceed neither the available rows nor a request, and they use all rows that are requested. A lane that
+// gets less than it requested has at most one row fewer than any other lane that gets some.
 func TestSharesAreFair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 50).Draw(t, "n")
@@ -46,16 +46,16 @@ func TestSharesAreFair(t *testing.T) {
 			sum += got[i]
 			wanted += most[i]
 			if got[i] < 0 || got[i] > most[i] {
-				t.Fatalf("a lane got %d rows, want 0 to %d", got[i], most[i])
+				t.Fatalf("lane %d: got %d rows, want 0 to %d", i, got[i], most[i])
 			}
 			for j := range most {
 				if got[i] < most[i] && got[j] > 0 && had[j]+got[j] > had[i]+got[i]+1 {
-					t.Fatalf("shares %v of requests %v: lane %d got less than its fair share, want at most one row less than any other lane", got, most, i)
+					t.Fatalf("shares(%d, %v, %v) = %v, want lane %d to get at least as much as lane %d", n, had, most, got, i, j)
 				}
 			}
 		}
 		if sum != min(n, wanted) {
-			t.Fatalf("%d of %d rows were shared among lanes that request %v, want as many as possible", sum, n, most)
+			t.Fatalf("got %d rows shared among lanes that request %v, want %d", sum, most, min(n, wanted))
 		}
 	})
 }
@@ -77,7 +77,7 @@ func TestFittingBytes(t *testing.T) {
 		{10, []rows.Candidate{p(0, "a", 11), p(1, "b", 1)}, []rows.Candidate{p(0, "a", 11)}},
 	} {
 		if got := fitting(c.bytes, c.candidates); !slices.Equal(got, c.want) {
-			t.Errorf("%d bytes of %v: got %v, want %v", c.bytes, c.candidates, got, c.want)
+			t.Errorf("fitting(%d, %v) = %v, want %v", c.bytes, c.candidates, got, c.want)
 		}
 	}
 }

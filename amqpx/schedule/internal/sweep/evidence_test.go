@@ -19,17 +19,17 @@ func TestGround(t *testing.T) {
 		want    ground
 		ask     bool
 	}{
-		{"consumers have passed it", 5, 3, 3, undecided, passedBy, false},
-		{"they have just come to it", 5, 5, 3, undecided, passedBy, false},
-		{"they passed it and then stopped", 50, 40, 40, undecided, passedBy, false},
-		{"they come nearer", 5, 6, 1, undecided, noGround, false},
-		{"they have stopped", 5, 60, 60, undecided, noGround, true},
-		{"and the queue is full", 5, 60, 60, 1, noGround, false},
-		{"and the queue is empty", 5, 60, 60, 0, queueEmpty, false},
-		{"and its length is unknown", 5, 60, 60, unknownDepth, allQuiet, false},
-		{"nothing was ever done", 5, -1, -1, undecided, noGround, true},
-		{"nothing was ever done, and nothing waits", 5, -1, -1, 0, queueEmpty, false},
-		{"only what was sent again is done", 5, 6, -1, 0, queueEmpty, false},
+		{"consumers have passed the task", 5, 3, 3, undecided, passedBy, false},
+		{"consumers have just reached it", 5, 5, 3, undecided, passedBy, false},
+		{"consumers passed it and then stopped", 50, 40, 40, undecided, passedBy, false},
+		{"consumers are approaching it", 5, 6, 1, undecided, noGround, false},
+		{"consumers have stopped", 5, 60, 60, undecided, noGround, true},
+		{"consumers have stopped, messages are waiting", 5, 60, 60, 1, noGround, false},
+		{"consumers have stopped, the queue is empty", 5, 60, 60, 0, queueEmpty, false},
+		{"consumers have stopped, the depth is unknown", 5, 60, 60, unknownDepth, allQuiet, false},
+		{"no task was ever done", 5, -1, -1, undecided, noGround, true},
+		{"no task was ever done, the queue is empty", 5, -1, -1, 0, queueEmpty, false},
+		{"only tasks that were sent again are done", 5, 6, -1, 0, queueEmpty, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ago := func(minutes int64) int64 {
@@ -41,10 +41,10 @@ func TestGround(t *testing.T) {
 			e := evidence{now: now, grace: grace, first: ago(c.first), Passage: rows.Passage{Reached: ago(c.reached), Lively: ago(c.lively)}, ready: c.ready}
 			got, ask := e.ground()
 			if got != c.want || ask != c.ask {
-				t.Errorf("the ground is %q, ask %v, want %q, %v", got, ask, c.want, c.ask)
+				t.Errorf("got ground %q, ask %t, want %q, %t", got, ask, c.want, c.ask)
 			}
 			if until := e.until(got); got == passedBy && until != e.Reached || got != passedBy && until != now {
-				t.Errorf("until returned %d for %+v, want Reached for passedBy and otherwise now", until, e)
+				t.Errorf("until(%q) = %d for %+v, want Reached if the ground is %q and now otherwise", got, until, e, passedBy)
 			}
 		})
 	}
@@ -60,13 +60,13 @@ func TestWindow(t *testing.T) {
 		}
 		return list
 	}
-	// turn advances the time, and settles all tasks that were sent again except the given number. It uses the given
-	// part of the available capacity.
+	// turn advances the time, checks how many tasks the window allows while the given number of tasks sent again are
+	// unsettled, and sends as many tasks as use says.
 	turn := func(g ground, passes int64, unsettled, room, use int) {
 		t.Helper()
 		now += passes
 		if got := w.allowed(g, now, grace, unsettled); got != room {
-			t.Fatalf("%d tasks are allowed after %+v, want %d", got, *w, room)
+			t.Fatalf("%+v: got %d tasks allowed, want %d", *w, got, room)
 		}
 		if use > 0 {
 			w.remember(ids(use), now)
@@ -84,13 +84,13 @@ func TestWindow(t *testing.T) {
 		turn(allQuiet, grace, w.sent, size, size)
 	}
 	turn(allQuiet, 1, 0, 2, 2)
-	turn(queueEmpty, grace, 2, 10, 10) // known to be empty
+	turn(queueEmpty, grace, 2, 10, 10) // the window grows again because the queue is known to be empty
 	turn(queueEmpty, grace, 10, 10, 10)
 	for range 20 {
 		size := min(2*w.size, mostTries)
 		turn(queueEmpty, 1, 0, size, size)
 	}
 	if w.size != mostTries || len(w.out) != watched {
-		t.Errorf("the window has size %d and watches %d tasks, want %d and %d", w.size, len(w.out), mostTries, watched)
+		t.Errorf("got a window of %d that watches %d tasks, want %d and %d", w.size, len(w.out), mostTries, watched)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Vixie's cron combines the days with AND if either field begins with a star, even one with a step,
-// and with OR otherwise (crontab(5), entry.c: DOM_STAR and DOW_STAR).
+// Like Vixie cron, New combines the day of the month and the weekday with AND if either field starts with a star, even
+// one with a step, and otherwise with OR (crontab(5); DOM_STAR and DOW_STAR in entry.c).
 func TestDaysAsVixie(t *testing.T) {
 	odd := func(w time.Time) bool { return w.Day()%2 == 1 }
 	is := func(days ...time.Weekday) func(w time.Time) bool {
@@ -40,7 +40,7 @@ func TestDaysAsVixie(t *testing.T) {
 		"* * 5-7":      is(time.Friday, time.Saturday, time.Sunday),
 		"1 * 7":        func(w time.Time) bool { return w.Day() == 1 || w.Weekday() == time.Sunday },
 		"*/10 2 *":     func(w time.Time) bool { return w.Month() == time.February && w.Day()%10 == 1 },
-		"? * THU":      is(time.Thursday), // Quartz's star, and capitals
+		"? * THU":      is(time.Thursday), // in Quartz, ? means the same as a star
 		"L * */2":      func(w time.Time) bool { return w.AddDate(0, 0, 1).Day() == 1 && w.Weekday()%2 == 0 },
 	} {
 		table, err := New(Rule{Cron: "30 6 " + days, Zone: time.UTC})
@@ -53,7 +53,7 @@ func TestDaysAsVixie(t *testing.T) {
 		for at := from; at.Year() < 2028; at = at.AddDate(0, 0, 1) {
 			hit := next.Equal(at)
 			if hit != want(at) {
-				t.Errorf("%s: %s is %t, want %t", days, at.Format("Mon 2006-01-02"), hit, want(at))
+				t.Errorf("days %q: match on %s: got %t, want %t", days, at.Format("Mon 2006-01-02"), hit, want(at))
 				break
 			}
 			if hit {
@@ -63,8 +63,7 @@ func TestDaysAsVixie(t *testing.T) {
 	}
 }
 
-// The error of an invalid expression says which part is wrong, what was expected there, and what to
-// write instead.
+// The error for an invalid expression says which part is wrong, what was expected there, and what to write instead.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                     "",
@@ -111,11 +110,11 @@ func TestRefused(t *testing.T) {
 	} {
 		_, err := New(Rule{Cron: text, Zone: time.UTC, Every: time.Second})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
-			t.Errorf("%.50q: got %v\nwant %q", text, err, want)
+			t.Errorf("%.50q: got error %v\nwant prefix %q (no error if empty)", text, err, want)
 		}
 		for _, foreign := range []string{"strconv", "Atoi", "option", "spec"} {
 			if strings.Contains(fmt.Sprint(err), foreign) {
-				t.Errorf("%.50q: got %v, want no %q in it", text, err, foreign)
+				t.Errorf("%.50q: got error %v, want it without %q", text, err, foreign)
 			}
 		}
 	}

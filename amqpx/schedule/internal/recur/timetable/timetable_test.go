@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// match is an expression together with an independent description of its meaning.
+// match contains an expression and an independent implementation of its meaning.
 type match struct {
 	cron    string
-	running bool // whether the expression matches every hour
+	running bool // the expression matches minutes of every hour, so it does not name hours
 	matches func(w time.Time) bool
 }
 
@@ -39,7 +39,7 @@ var matches = []match{
 	}},
 }
 
-// minutes contains what the clock of a zone shows, minute by minute.
+// minutes contains the local time in a zone for each minute from a given time.
 type minutes struct {
 	from  time.Time
 	shown []time.Time
@@ -54,9 +54,9 @@ func minutesOf(zone *time.Location, from, to time.Time) minutes {
 	return m
 }
 
-// expected goes through all minutes. For an expression that names hours, each matching
-// minute of the calendar occurs once: when the clock first shows it, or when the clock
-// has first passed it.
+// expected returns the occurrences of an expression, found by checking every minute. If the expression names hours,
+// each matching local minute occurs once: when the clock first shows it, or, if the clock skips it, when the clock
+// first shows a later one.
 func (z minutes) expected(m match) []time.Time {
 	var list []time.Time
 	next := z.shown[0] // the first minute of the calendar that has not been reached yet
@@ -72,8 +72,8 @@ func (z minutes) expected(m match) []time.Time {
 	return list
 }
 
-// The test covers more than two years in zones with all kinds of changes: of an hour at 1, 2 and 3 o'clock, of half an
-// hour, at midnight, of a whole day, and none.
+// The test covers two years in zones with all kinds of clock changes: by an hour at 1, 2 and 3 o'clock, by half an
+// hour, at midnight, by a whole day, and none.
 func TestCronInZones(t *testing.T) {
 	for zone, year := range map[string]int{
 		"Europe/Berlin": 2026, "America/New_York": 2026, "Europe/London": 2026, "Australia/Lord_Howe": 2026, "America/Sao_Paulo": 2017,
@@ -99,7 +99,7 @@ func TestCronInZones(t *testing.T) {
 					got = append(got, at)
 				}
 				if i := differ(got, want); i >= 0 {
-					t.Errorf("%s: got %d times, want %d; time %d is\n%s, want\n%s", m.cron, len(got), len(want), i, show(got, i, loc), show(want, i, loc))
+					t.Errorf("%s: got %d occurrences, want %d; occurrence %d: got %s, want %s", m.cron, len(got), len(want), i, show(got, i, loc), show(want, i, loc))
 				}
 			}
 		})
@@ -152,24 +152,24 @@ func show(list []time.Time, i int, loc *time.Location) string {
 }
 
 func TestEvery(t *testing.T) {
-	anchor := time.Date(2026, 3, 28, 23, 30, 0, 1, time.UTC) // rounds up
+	anchor := time.Date(2026, 3, 28, 23, 30, 0, 1, time.UTC) // rounded up to the next second
 	table, err := New(Rule{Every: 90 * time.Minute, Anchor: anchor, End: anchor.Add(24 * time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	first := time.Date(2026, 3, 28, 23, 30, 1, 0, time.UTC)
 	if got := table.Next(time.Time{}); !got.Equal(first) {
-		t.Errorf("the first occurrence is %s, want %s", got, first)
+		t.Errorf("first occurrence: got %s, want %s", got, first)
 	}
 	n := 0
 	for at := table.Next(first.Add(-1)); !at.IsZero(); at = table.Next(at) {
 		if want := first.Add(time.Duration(n) * 90 * time.Minute); !at.Equal(want) {
-			t.Fatalf("occurrence %d is at %s, want %s", n, at, want)
+			t.Fatalf("occurrence %d: got %s, want %s", n, at, want)
 		}
 		n++
 	}
 	if n != 16 {
-		t.Errorf("%d occurrences within a day, want 16", n)
+		t.Errorf("got %d occurrences in 24 hours, want 16", n)
 	}
 }
 
@@ -188,17 +188,17 @@ func TestBounds(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if got := table.Latest(day(1), day(7), 2); differ(got, want[1:3]) >= 0 {
-		t.Errorf("the latest two are %s, want %s", got, want[1:3])
+		t.Errorf("Latest with a limit of 2: got %s, want %s", got, want[1:3])
 	}
 	if got := table.Latest(day(1), day(30), 9); differ(got, want) >= 0 {
-		t.Errorf("the latest nine are %s, want %s", got, want)
+		t.Errorf("Latest with a limit of 9: got %s, want %s", got, want)
 	}
 	if got := table.Latest(day(6).Add(1), day(6).Add(2), 9); len(got) != 0 {
-		t.Errorf("Latest between two occurrences returned %s, want none", got)
+		t.Errorf("Latest between two occurrences: got %s, want none", got)
 	}
 }
 
-// For any input, the parser neither panics nor searches for long, and the next match is later.
+// For any input, the parser neither panics nor searches for long, and Next returns a later time.
 func FuzzCron(f *testing.F) {
 	for _, m := range matches {
 		f.Add(m.cron, int64(1_774_700_000))
@@ -216,7 +216,7 @@ func FuzzCron(f *testing.F) {
 		for range 3 {
 			next := table.Next(after)
 			if !next.IsZero() && !next.After(after) {
-				t.Fatalf("the occurrence after %s is %s, which is not later", after, next)
+				t.Fatalf("Next(%s) = %s, want a later time or none", after, next)
 			}
 			after = next
 		}

@@ -2,6 +2,7 @@ package rows
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"

@@ -62,7 +62,7 @@ func TestAutoContainsItsParts(t *testing.T) {
 	for _, part := range []amqpx.Strategy{cfg.Bucket, cfg.TTL} {
 		for _, q := range part.Topology().Queues {
 			if _, ok := a.Topology().Queue(q.Name); !ok {
-				t.Errorf("queue %s of %s is missing", q.Name, part.Name())
+				t.Errorf("got no queue %s in the topology, want it, because %s needs it", q.Name, part.Name())
 			}
 		}
 	}

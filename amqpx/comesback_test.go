@@ -90,7 +90,7 @@ func TestHeldMessageIsNotLost(t *testing.T) {
 							t.Errorf("message %s arrived with the headers %v, want mine: kept", d.ID, d.Headers)
 						}
 						if !d.DueAt.Equal(began.Add(d.at.Sub(began))) {
-							t.Errorf("message %s has the due time %v, but arrived at %v", d.ID, d.DueAt, d.at)
+							t.Errorf("message %s arrived with the due time %v, want %v", d.ID, d.DueAt, began.Add(d.at.Sub(began)))
 						}
 					}
 				})
@@ -272,7 +272,7 @@ func TestHeldMessageComesBackInTime(t *testing.T) {
 			comesBack["cut"](m, c)
 			after(time.Second)
 			if err := c.Close(t.Context()); err != nil {
-				t.Fatalf("%+v: %v", opts, err)
+				t.Fatalf("%+v: Close returned %v, want nil", opts, err)
 			}
 			other := m.open(amqpx.Config{Lead: 10 * time.Second})
 			other.consume("q", got.handle)
@@ -393,8 +393,8 @@ func TestBacklogOfShortDelaysIsNotHeld(t *testing.T) {
 				if n := len(got.since(began)); n < 300 {
 					t.Errorf("%d overdue messages were handled within 2 s, want 300", n)
 				}
-				// A message with a delay below its lead, sent while a consumer is running, from a publisher whose clock
-				// may be wrong.
+				// The next message has a delay below its lead, and is sent while a consumer is running, by a publisher
+				// whose clock may be wrong.
 				began = time.Now()
 				publisher.mustSend(amqpx.Message{ID: "fresh", Queue: "q", Delay: 8 * time.Second})
 				after(time.Minute)

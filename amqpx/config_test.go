@@ -36,11 +36,11 @@ func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 		"SendTimeout is", "RecheckInterval is", "MaxInFlight is", "MaxBody is", "HeldBytes is", "Destinations[0].Retry:",
 	} {
 		if !strings.Contains(text, " "+field) {
-			t.Errorf("field %s is not reported in:\n%s", field, text)
+			t.Errorf("got this error, want %q in it:\n%s", " "+field, text)
 		}
 	}
 	if strings.Contains(text, "s3cret") {
-		t.Errorf("the error contains the password:\n%s", text)
+		t.Errorf("got this error, want it without the password:\n%s", text)
 	}
 }
 

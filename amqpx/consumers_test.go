@@ -80,7 +80,7 @@ func TestOptionsRefuse(t *testing.T) {
 			}
 		}
 		if _, ok := m.Queue("q"); ok {
-			t.Error("Consume declared the queue, although an option is invalid")
+			t.Error("Consume with an invalid option declared the queue, want no declaration")
 		}
 	})
 }

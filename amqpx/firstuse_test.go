@@ -136,7 +136,7 @@ func TestFirstUseWaitsUntilTheQueueIsCreated(t *testing.T) {
 		})
 		after(time.Second)
 		if _, ok := m.Queue("q"); !ok {
-			t.Fatal("queue q does not exist after its declaration")
+			t.Fatal("queue q does not exist a second after Send, want Send to have declared it")
 		}
 		began := time.Now()
 		fast.mustSend(amqpx.Message{Queue: "q"})

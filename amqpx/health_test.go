@@ -246,7 +246,7 @@ func TestStatsAtRest(t *testing.T) {
 			t.Errorf("the publish connection is %q, want %q", s.Publish.State, amqpx.StateConnected)
 		}
 		if s.Publish.Broker == "" {
-			t.Error("the publish connection has no broker name")
+			t.Error("the publish connection has an empty broker name, want the broker's address or name")
 		}
 		if s.Publish.Address != "amqptest:5672" {
 			t.Errorf("the publish connection has the address %q, want amqptest:5672", s.Publish.Address)

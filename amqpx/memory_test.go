@@ -139,8 +139,8 @@ func (m *memory) tryOpen(ctx context.Context, cfg amqpx.Config) (*client, error)
 	}
 	m.Cleanup(func() {
 		err := c.Close(context.Background())
-		if _, left := errors.AsType[*amqpx.CloseError](err); err != nil && !left { // if the test has closed it
-			m.Errorf("closing the client: %v", err)
+		if _, left := errors.AsType[*amqpx.CloseError](err); err != nil && !left { // a test that closes the client checks this error itself
+			m.Errorf("Close returned %v, want nil", err)
 		}
 	})
 	return &client{c, m}, nil
@@ -151,7 +151,7 @@ func (c *client) mustSend(msgs ...amqpx.Message) {
 	c.m.Helper()
 	for _, msg := range msgs {
 		if err := c.Send(c.m.Context(), msg); err != nil {
-			c.m.Fatalf("send %q: %v", msg.ID, err)
+			c.m.Fatalf("Send of %q returned %v, want nil", msg.ID, err)
 		}
 	}
 }
@@ -194,11 +194,11 @@ func (k *consumer) end() error {
 func (k *consumer) stop() {
 	k.m.Helper()
 	if err := k.end(); err != nil {
-		k.m.Errorf("consume: %v", err)
+		k.m.Errorf("Consume returned %v, want nil", err)
 	}
 }
 
-// collector is a handler that keeps the messages that it receives.
+// collector has a handler that records the messages that it receives.
 type collector struct {
 	answer func(d *amqpx.Delivery) error // the handler's result; nil means success
 
@@ -244,7 +244,7 @@ func (k *collector) attempts() (attempts []int) {
 	return attempts
 }
 
-// since returns how long after the given time each message arrived, by its id.
+// since returns, by message id, how long after the given time each message arrived.
 func (k *collector) since(began time.Time) map[string][]time.Duration {
 	times := map[string][]time.Duration{}
 	for _, h := range k.all() {

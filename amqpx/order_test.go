@@ -30,7 +30,7 @@ func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
 				}
 				end := time.Now().Add(r.Delay)
 				if end.Before(last) {
-					t.Fatalf("delay %v: a message overtakes the one before it by %v", delay, last.Sub(end))
+					t.Fatalf("delay %v: got a delivery %v before the previous message's, want the order of sending", delay, last.Sub(end))
 				}
 				if early := time.UnixMilli(p.due).Sub(end); early >= time.Millisecond { // a consumer holds a message that is early by less than this
 					t.Fatalf("delay %v: the message is early by %v, want less than 1ms", delay, early)
@@ -61,7 +61,7 @@ func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
 			}
 			end := time.Now().Add(r.Delay)
 			if end.Before(last) {
-				t.Fatalf("a message overtakes the one before it by %v", last.Sub(end))
+				t.Fatalf("got a delivery %v before the previous message's, want the order of sending", last.Sub(end))
 			}
 			if due := time.UnixMilli(p.due); end.Before(due) || due.Before(time.Now().Add(1233*time.Millisecond)) {
 				t.Fatalf("the message is due at %v and leaves its last queue at %v, want both at least 1.233s from now (%v), and the due time not later",
@@ -93,13 +93,13 @@ func TestOrderOfABatch(t *testing.T) {
 		before := order[n]
 		a, z := b.items[before].first.Delay, b.items[i].first.Delay
 		if a > z || a == z && before > i {
-			t.Fatalf("item %d with delay %v is published before item %d with delay %v", before, a, i, z)
+			t.Fatalf("got item %d with delay %v before item %d with delay %v, want the shorter delay first, and equal delays in order", before, a, i, z)
 		}
 		seen[i] = true
 	}
 	for i, ok := range seen {
 		if !ok {
-			t.Errorf("item %d is missing in the order", i)
+			t.Errorf("got an order without item %d, want every item in it", i)
 		}
 	}
 }

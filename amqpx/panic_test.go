@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// evil is an error that panics in the method that in names. A nil pointer panics in every method.
+// evil is an error that panics in the method whose name is in the field in. A nil pointer panics in every method.
 type evil struct{ in string }
 
 func (e *evil) panics(method string) {
@@ -146,8 +146,8 @@ func TestPanicsOfHooks(t *testing.T) {
 	})
 }
 
-// It has no effect if a hook or another function of the user ends its goroutine, as t.FailNow does in a user's test.
-// SendEach returns an error if its callback does so.
+// If a hook or another user function ends its goroutine, as t.FailNow does in a user's test, nothing else is affected.
+// If the callback of SendEach does so, SendEach returns an error.
 func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		dials := 0

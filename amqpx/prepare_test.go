@@ -229,7 +229,7 @@ func TestNewIDIsUUIDv7(t *testing.T) {
 			t.Fatalf("%s: time %d, want %d", id, got, now.UnixMilli())
 		}
 		if seen[id] {
-			t.Fatalf("the id %s was generated twice", id)
+			t.Fatalf("got id %s a second time, want unique ids", id)
 		}
 		seen[id] = true
 	}

@@ -35,7 +35,7 @@ func BenchmarkPublish(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
 			if c := ring[i%window]; c != nil && !c.Wait() {
-				b.Fatalf("message %d was not confirmed", i-window)
+				b.Fatalf("message %d was nacked, want a confirm", i-window)
 			}
 			var err error
 			ring[i%window], err = ch.PublishWithDeferredConfirm("", "q", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: benchBody})

@@ -128,7 +128,7 @@ func TestSchemaHasTheKeysOfTheLoader(t *testing.T) {
 	}
 	for _, s := range settings {
 		if !bytes.Contains(Schema(), []byte(s.help)) && !strings.ContainsAny(s.help, "<>&") {
-			t.Errorf("the schema does not contain the help of %s: %q", s.path, s.help)
+			t.Errorf("the schema does not describe %s with its help, want %q in it", s.path, s.help)
 		}
 	}
 }

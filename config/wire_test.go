@@ -356,7 +356,7 @@ func TestWireVectors(t *testing.T) {
 	}
 	want := v.text(t)
 	if !json.Valid(want) {
-		t.Fatal("the vectors are not valid JSON")
+		t.Fatal("the encoded vectors are invalid JSON, want valid JSON")
 	}
 	if *update {
 		if err := os.WriteFile(wireFile, want, 0o644); err != nil {

@@ -253,7 +253,7 @@ func TestParseYAMLReportsLineAndPath(t *testing.T) {
 				}
 				found = append(found, where+" "+p.String())
 			}
-			t.Errorf("got\n%s\nwant a problem at %s with path %q and text %q", strings.Join(found, "\n"), m.line, m.path, m.message)
+			t.Errorf("got the following problems, want one at %s with path %q and text %q:\n%s", m.line, m.path, m.message, strings.Join(found, "\n"))
 		})
 	}
 }

@@ -271,7 +271,7 @@ func TestRunUntilIdle(t *testing.T) {
 			t.Errorf("got %d runs, and RunUntilIdle returned after %v, want 4 runs and %v to %v", runs, took, 60*24*time.Hour, 60*24*time.Hour+time.Minute)
 		}
 	})
-	// It also works in real time, outside of a bubble.
+	// RunUntilIdle also works in real time, outside of a bubble.
 	srv := amqptest.Start(t, amqptest.Options{})
 	c := opened(t, srv, amqpx.Config{})
 	if err := c.Send(t.Context(), amqpx.Message{ID: "a", Queue: "q", Delay: 50 * time.Millisecond}); err != nil {

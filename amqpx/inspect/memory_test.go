@@ -68,7 +68,7 @@ func (m *memory) open(cfg amqpx.Config) *client {
 	}
 	m.Cleanup(func() {
 		if err := c.Close(context.Background()); err != nil {
-			m.Errorf("close: %v", err)
+			m.Errorf("Close returned %v, want nil", err)
 		}
 	})
 	return &client{c, m}
@@ -79,7 +79,7 @@ func (c *client) mustSend(msgs ...amqpx.Message) {
 	c.m.Helper()
 	for _, msg := range msgs {
 		if err := c.Send(c.m.Context(), msg); err != nil {
-			c.m.Fatalf("send %q: %v", msg.ID, err)
+			c.m.Fatalf("Send of %q returned %v, want nil", msg.ID, err)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func (c *client) consume(queue string, h amqpx.Handler, opts ...amqpx.ConsumeOpt
 		c.m.Helper()
 		cancel()
 		if err := <-result; err != nil {
-			c.m.Errorf("consume: %v", err)
+			c.m.Errorf("Consume returned %v, want nil", err)
 		}
 	}
 }

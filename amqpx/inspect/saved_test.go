@@ -184,7 +184,7 @@ func TestSavedInWithAMistake(t *testing.T) {
 		"{\"queue\":\"q\",\"body\":\"\"}\n{\"queue\":\"q\",\"body\":\"\"}": "",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatalf("%s: %v", text, err)
+			t.Fatalf("writing %q: got %v, want nil", text, err)
 		}
 		n := 0
 		var failed error

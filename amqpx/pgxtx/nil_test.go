@@ -28,6 +28,6 @@ func TestNilPool(t *testing.T) {
 		t.Error("TaskHandler with a nil pool: got a handler, want nil")
 	}
 	if err := pgxtx.Listener(nil).Listen(t.Context(), func() {}); err == nil {
-		t.Error("a listener with a nil pool returned no error")
+		t.Error("a listener with a nil pool returned nil, want an error")
 	}
 }

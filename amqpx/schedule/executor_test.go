@@ -48,7 +48,7 @@ func methodsWithExecutor(t *testing.T, x any, do func(name string, call func(sch
 			for j := 2; j < m.Type().NumIn() && (!m.Type().IsVariadic() || j != m.Type().NumIn()-1); j++ {
 				arg, ok := given[m.Type().In(j)]
 				if !ok {
-					t.Fatalf("%s: this test has no argument of type %v", name, m.Type().In(j))
+					t.Fatalf("%s has a parameter of type %v, want only types for which this test has a value", name, m.Type().In(j))
 				}
 				if name == "ScheduleUnique" && j == 2 {
 					keyed := task
@@ -62,7 +62,7 @@ func methodsWithExecutor(t *testing.T, x any, do func(name string, call func(sch
 		})
 	}
 	if found == 0 {
-		t.Fatalf("%T has no method with an Executor", x)
+		t.Fatalf("%T has no method with an Executor, want at least 1", x)
 	}
 }
 

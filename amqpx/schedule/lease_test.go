@@ -181,7 +181,7 @@ func TestLeaseOfADeadProcess(t *testing.T) {
 	})
 }
 
-// If a lease is lost, the context of the work is canceled, and its result is discarded.
+// If a lease is lost, the context of the work is cancelled, and its result is discarded.
 func TestLeaseLost(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()

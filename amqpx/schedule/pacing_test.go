@@ -46,7 +46,7 @@ func paced(t *testing.T, cfg Config, test func(t *testing.T, s, other *Store, r 
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{}
 		cfg.VirtualTime = true
-		cfg.Hooks.Error = func(what string, err error) { t.Errorf("%s failed: %v", what, err) }
+		cfg.Hooks.Error = func(what string, err error) { t.Errorf("%s failed with %v, want no error", what, err) }
 		s, db := openStore(t, r, cfg)
 		defer func() { check(t, db.Close()) }()
 		asked := &counting{DB: s.db.DB}
@@ -97,7 +97,7 @@ func TestNothingIsLateInABubble(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("task %s was not sent", id)
+		t.Errorf("task %s was not sent, want it within %v", id, most)
 	}
 	for name, c := range map[string]func(t *testing.T, s, other *Store, r *recorder){
 		"a task by another store": func(t *testing.T, _, other *Store, r *recorder) {

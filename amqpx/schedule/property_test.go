@@ -89,7 +89,7 @@ func newWorld(t *rapid.T) *world {
 		OnSkip(func(_ context.Context, _ *amqpx.Delivery, r SkipReason) { w.skipped = r }),
 		OnFailure(func(_ context.Context, _ *amqpx.Delivery, _ error, _ bool, err error) {
 			if err != nil {
-				t.Fatalf("recording a failure: %v", err)
+				t.Fatalf("recording a failure returned %v, want nil", err)
 			}
 		}),
 	})
@@ -271,7 +271,7 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 			value *= fewer
 		}
 		if err := flag.Set(name, strconv.Itoa(value)); err != nil {
-			t.Fatalf("setting the flag %s: %v", name, err)
+			t.Fatalf("setting the flag %s returned %v, want nil", name, err)
 		}
 	}
 	total := map[SkipReason]int{}

@@ -119,7 +119,7 @@ func simulate(t *testing.T, tick time.Duration, script func(t *testing.T, s *sim
 		s.store, s.db = openStore(t, s, Config{
 			VirtualTime: true, Workers: 1, PollInterval: 4 * tick, SweepInterval: max(tick, 15*time.Second),
 			clockInterval: 24 * time.Hour, Retention: Retention{Every: 24 * time.Hour},
-			Hooks: Hooks{SendFailed: s.onFailed, Error: func(what string, err error) { t.Errorf("%s failed: %v", what, err) }},
+			Hooks: Hooks{SendFailed: s.onFailed, Error: func(what string, err error) { t.Errorf("%s failed with %v, want no error", what, err) }},
 		})
 		s.handler = Handler(s.db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { s.handled++; return nil })
 		ctx, cancel := context.WithCancel(t.Context())
@@ -173,7 +173,7 @@ func (s *simulation) until(limit time.Duration, what string, reached func() bool
 	began := time.Now()
 	for !reached() {
 		if time.Since(began) > limit {
-			s.t.Fatalf("not %s within %v: %s", what, limit, s.state())
+			s.t.Fatalf("%s; want the tasks %s within %v", s.state(), what, limit)
 		}
 		s.run(time.Minute)
 	}
@@ -385,8 +385,8 @@ func TestHungConsumer(t *testing.T) {
 	})
 }
 
-// A slow consumer with a large prefetch empties its queue long before it has handled the messages. They are not taken
-// for lost.
+// A slow consumer with a large prefetch empties its queue long before it has handled the messages. The messages are
+// not considered lost.
 func TestLargePrefetch(t *testing.T) {
 	long(t)
 	simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {

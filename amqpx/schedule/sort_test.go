@@ -69,7 +69,7 @@ func TestListSorted(t *testing.T) {
 	}
 }
 
-// LastRuns accepts any number of names, also none.
+// LastRuns accepts any number of names, including none.
 func TestLastRuns(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { check(t, db.Close()) }()

@@ -336,7 +336,7 @@ func TestGivenDatabase(t *testing.T) {
 	}
 }
 
-// The file's rate limit of a destination is stored for the relay.
+// Run stores the rate limit that the file sets for a destination.
 func TestRateLimitOfTheFile(t *testing.T) {
 	srv := amqptest.Start(t, amqptest.Options{})
 	s := open(t, srv, service.Options{Migrate: true}, atDatabase(t),

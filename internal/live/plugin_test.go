@@ -100,7 +100,7 @@ func TestProbeOtherErrors(t *testing.T) {
 	}
 }
 
-// If the broker does not answer, the probe returns when its context is canceled.
+// If the broker does not answer, the probe returns when its context is cancelled.
 func TestProbeEndsWithItsContext(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5", Plugin: true})
 	defer srv.Close()

@@ -160,7 +160,7 @@ func TestSettleLeavesOutcomes(t *testing.T) {
 }
 
 // Passages derives the progress of consumers from done tasks: when the last of their messages arrived, and when the
-// last task was done that was sent only once.
+// last task that was sent only once was done.
 func TestPassages(t *testing.T) {
 	x := newTable(t)
 	add := func(id, key string, due, sent, finished time.Duration, sends int) {

@@ -30,7 +30,7 @@ func TestEveryConditionIsConverted(t *testing.T) {
 		case *[]string:
 			*x = []string{"x"}
 		default:
-			t.Fatalf("field %s: got type %T, for which this test has no value", name, x)
+			t.Fatalf("field %s: got type %T, want one of the types for which this test has a value", name, x)
 		}
 		if reflect.DeepEqual(conditions(f), rows.Filter{}) {
 			t.Errorf("field %s: got an empty filter, want its condition", name)

@@ -104,7 +104,8 @@ func door(t *testing.T, silent bool, lines ...string) (address string) {
 	return l.Addr().String()
 }
 
-// management starts an HTTP server that, like RabbitMQ's management, answers only when a request is complete or late.
+// management starts an HTTP server that, like RabbitMQ's management, answers only when a request is complete or its
+// header is overdue.
 func management(t *testing.T) string {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(nil)
@@ -225,7 +226,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
-				t.Fatalf("%s: %v", name, err)
+				t.Fatalf("%s: Listen: got %v, want nil", name, err)
 			}
 			go func() {
 				defer cancel() // at this point the client waits for an answer

@@ -37,7 +37,7 @@ func TestNoDriver(t *testing.T) {
 		}
 		file := filepath.Join(t.TempDir(), "delays.yaml")
 		if err := os.WriteFile(file, []byte("database: {url: '"+string(u)+"'}\n"), 0o600); err != nil {
-			t.Fatalf("%v: %v", u, err)
+			t.Fatalf("%s: write file: got %v, want nil", u, err)
 		}
 		if _, err := config.Load(config.Source{File: file}); err != nil {
 			t.Errorf("%s: Load: got %v, want nil", u, err)

@@ -151,7 +151,7 @@ func TestForgedDeliveryCount(t *testing.T) {
 					k.stop()
 					m.Holds("q", 0, 0)
 					if n := len(got.all()); n != 2 {
-						t.Errorf("%d messages were handled, with %d dead letters, want 2 handled", n, len(m.State("q.dead").Messages))
+						t.Errorf("%d messages were handled, want 2; %d were dead-lettered", n, len(m.State("q.dead").Messages))
 					}
 				})
 			})

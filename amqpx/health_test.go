@@ -158,7 +158,7 @@ func TestHealthOfAStuckQueue(t *testing.T) {
 		c.mustSend(amqpx.Message{Queue: "other"})
 		sick := c.ill(since, "queue q stuck")
 		if s := c.Stats(); s.InFlight != 1 || s.Sending != 1 || len(s.Stuck) != 1 {
-			t.Errorf("%v with %+v, want InFlight = 1, Sending = 1 and one stuck queue", sick, s)
+			t.Errorf("while Health reports %v: got Stats %+v, want InFlight = 1, Sending = 1 and one stuck queue", sick, s)
 		}
 		undo()
 		synctest.Wait()

@@ -164,7 +164,7 @@ func TestResumeSpreadsWithinARateLimit(t *testing.T) {
 				}
 				wantRateLimit(t, at, int(c.perSecond)+2)
 				if took := at[len(at)-1] - from; took < c.took*9/10 || took > c.took*11/10+time.Second {
-					t.Errorf("the deliveries took %v, want about %v", took, c.took)
+					t.Errorf("the deliveries took %v, want %v to %v", took, c.took*9/10, c.took*11/10+time.Second)
 				}
 			})
 		})

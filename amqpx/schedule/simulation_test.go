@@ -461,7 +461,7 @@ func TestTaskThatIsNeverSettled(t *testing.T) {
 		s.noneFailed()
 		s.run(20 * time.Hour)
 		if n := s.count("status = 'failed'"); n != 30 || len(s.failed) != 30 {
-			t.Errorf("%d tasks failed and %d were reported, want 30 and 30: %s", n, len(s.failed), s.state())
+			t.Errorf("%d tasks failed and %d failures were reported, want 30 and 30: %s", n, len(s.failed), s.state())
 		}
 		for id, n := range s.sent {
 			if n != s.store.cfg.MaxSends {

@@ -104,7 +104,7 @@ func TestPageShowsThisTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(readme), "## A delayed message\n")
+	_, section, found := strings.Cut(string(readme), "## Test a delayed message\n")
 	_, code, opened := strings.Cut(section, "```go\n")
 	code, _, closed := strings.Cut(code, "```\n")
 	if !found || !opened || !closed {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,11 +40,13 @@ type sender struct {
 
 	confirmed atomic.Int64
 	attempted atomic.Int64
+	failures  failures
 }
 
 type sent struct {
 	Sent      int64   `json:"sent"`
 	Confirmed int64   `json:"confirmed"`
+	Unknown   int64   `json:"unknown"` // messages that the broker may have accepted without confirming them
 	Seconds   float64 `json:"seconds"`
 	Strategy  string  `json:"strategy"`
 }
@@ -170,7 +174,7 @@ func (s *sender) send(ctx context.Context) error {
 		created(s.App, c, missing)
 	}
 
-	out := sent{Sent: s.attempted.Load(), Confirmed: s.confirmed.Load(), Seconds: app.Seconds(took), Strategy: client.Strategy().Name()}
+	out := sent{Sent: s.attempted.Load(), Confirmed: s.confirmed.Load(), Unknown: s.failures.unknown(), Seconds: app.Seconds(took), Strategy: client.Strategy().Name()}
 	perr := s.Show(out, "%d of %s confirmed in %.2f s (%.0f/s), strategy %s, %s\n",
 		out.Confirmed, shown.Count(s.count, "message", "messages"), took.Seconds(), float64(out.Confirmed)/max(took.Seconds(), 1e-6), out.Strategy, client.BrokerVersion())
 	if perr != nil {
@@ -210,8 +214,7 @@ func (s *sender) sendAll(ctx context.Context, client *amqpx.Client, bar term.Pro
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
-	var failed sync.Once
-	var first error
+	s.failures.total = s.count
 	var wg sync.WaitGroup
 	for range min(s.concurrency, (s.count+sendBatch-1)/sendBatch) {
 		wg.Go(func() {
@@ -227,18 +230,80 @@ func (s *sender) sendAll(ctx context.Context, client *amqpx.Client, bar term.Pro
 				err := client.SendBatch(ctx, batch)
 				s.account(len(batch), err)
 				bar.Add(len(batch))
+				s.failures.add(from, len(batch), err)
 				if err != nil {
-					failed.Do(func() { first = err })
 					cancel(err)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if first == nil {
-		first = ctx.Err()
+	if err := s.failures.err(); err != nil {
+		return err
 	}
-	return first
+	return ctx.Err()
+}
+
+// failures collects the errors of concurrent batches, so that the messages of all batches are counted.
+type failures struct {
+	total int // messages that were to be sent
+
+	mu     sync.Mutex
+	tried  int // messages of the batches that have ended
+	failed map[int]*amqpx.SendError
+	first  int   // the index of the first failed message of the batch that failed first
+	other  error // an error that is not about single messages
+}
+
+// add adds the result of a batch that begins with the message at index from.
+func (f *failures) add(from, n int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tried += n
+	batch, ok := errors.AsType[*amqpx.BatchError](err)
+	switch {
+	case ok:
+		if f.failed == nil {
+			f.failed = map[int]*amqpx.SendError{}
+			f.first = from + slices.Min(slices.Collect(maps.Keys(batch.Failed)))
+		}
+		for i, e := range batch.Failed {
+			f.failed[from+i] = e
+		}
+	case f.other == nil:
+		f.other = err
+	}
+}
+
+func (f *failures) unknown() (n int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.failed {
+		if e.Unknown {
+			n++
+		}
+	}
+	return n
+}
+
+// err returns nil if all batches succeeded.
+func (f *failures) err() error {
+	unknown := f.unknown()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.failed) == 0 {
+		return f.other
+	}
+	var untried string
+	if f.tried < f.total {
+		untried = fmt.Sprintf(", and %d were not tried", f.total-f.tried)
+	}
+	err := fmt.Errorf("%d of %d messages failed (%d with unknown outcome)%s; first is index %d: %w",
+		len(f.failed), f.total, unknown, untried, f.first, f.failed[f.first])
+	if f.other != nil {
+		return fmt.Errorf("%w; %w", f.other, err)
+	}
+	return err
 }
 
 func (s *sender) account(n int, err error) {

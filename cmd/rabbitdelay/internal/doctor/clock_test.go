@@ -34,6 +34,15 @@ func TestClockDifference(t *testing.T) {
 	}
 }
 
+// During an alarm, the reason why no clock was measured is the alarm and not a missing permission.
+func TestClocksDuringAlarm(t *testing.T) {
+	r := Diagnose(Config{}, Snapshot{Blocked: "low on disk"})
+	i := slices.IndexFunc(r.Unchecked, func(u Unchecked) bool { return u.Area == AreaClock })
+	if i < 0 || !strings.Contains(r.Unchecked[i].Why, "low on disk") || strings.Contains(r.Unchecked[i].Why, "permission") {
+		t.Errorf("unchecked: %v, want the clock because of the alarm", r.Unchecked)
+	}
+}
+
 // Each node whose clock is wrong is named with the figures, whichever clocks it differs from.
 func TestClocksOfNodes(t *testing.T) {
 	at := func(node string, ahead time.Duration) Clock {

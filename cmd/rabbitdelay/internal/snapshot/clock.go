@@ -149,7 +149,15 @@ type visit struct {
 // reports it in Unchecked and continues with the other nodes.
 func (c *collector) measure(ctx context.Context) error {
 	c.dates(ctx)
-	if c.src.SkipClock || c.snap.Blocked != "" {
+	if c.src.SkipClock {
+		return nil
+	}
+	if c.snap.Blocked != "" {
+		// If no clock is known at all, package doctor reports that.
+		if unmet := c.unmet(nil); len(unmet) > 0 && len(unmet) < len(c.running()) {
+			c.uncheckedf(doctor.AreaClock, "the clock of %s was not measured, because that sends messages, and the broker blocks connections that publish (%s)",
+				strings.Join(unmet, ", "), c.snap.Blocked)
+		}
 		return nil
 	}
 	limit, cancel := context.WithTimeout(ctx, sampleFor+2*sampleWait)

@@ -3,6 +3,8 @@ package snapshot
 import (
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 )
 
 // sampled returns the readings of a broker whose clock is ahead by theta. There is one reading per step, for one
@@ -65,5 +67,21 @@ func TestClockTakesTheBestWay(t *testing.T) {
 	ways[methodDeath] = sampled(0, 4*time.Millisecond, time.Millisecond)
 	if c := estimate(ways); c.Method != methodDeath || c.Resolution() > 3*time.Millisecond {
 		t.Errorf("got %+v, want Method = %v and Resolution() <= 3ms", c, methodDeath)
+	}
+}
+
+// During an alarm, clocks are not measured over AMQP. Nodes whose clocks the management API did not show are named.
+func TestClocksThatAnAlarmHides(t *testing.T) {
+	c := &collector{clocks: map[string]map[string][]reading{}, snap: doctor.Snapshot{
+		Blocked: "low on memory", NodesComplete: true,
+		Nodes: []doctor.Node{{Name: "n1", Running: true}, {Name: "n2", Running: true}, {Name: "n3"}},
+	}}
+	c.heard("n1", methodDate, reading{-time.Second, time.Second})
+	if err := c.measure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := "the clock of n2 was not measured, because that sends messages, and the broker blocks connections that publish (low on memory)"
+	if u := c.snap.Unchecked; len(u) != 1 || u[0].Area != doctor.AreaClock || u[0].Why != want {
+		t.Errorf("unchecked: %v, want %q", u, want)
 	}
 }

@@ -392,7 +392,7 @@ type Publisher struct {
 // UnroutedPublishers returns the connections with an open channel that has published messages that were not routed
 // immediately to any queue. They include the connections that publish to an x-delayed-message exchange, because the
 // plugin reports delayed messages to the broker as not routed. The broker reports which exchange a channel publishes to
-// only if it collects detailed rates. The figures are up to 5 s old. Connections of other users are omitted if the user
+// only if it collects detailed rates. The figures are up to 10 s old. Connections of other users are omitted if the user
 // does not have the monitoring tag.
 func (m *Management) UnroutedPublishers(ctx context.Context) ([]Publisher, error) {
 	var channels []struct {

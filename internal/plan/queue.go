@@ -35,7 +35,7 @@ type Queue struct {
 	Mismatches     []topology.Mismatch
 
 	// Messages is the number of messages. Over AMQP it counts only messages that are ready for delivery. Through the
-	// management API it counts all messages, but is up to 5 s old. It includes Unacked, the unacknowledged messages,
+	// management API it counts all messages, but is up to 10 s old. It includes Unacked, the unacknowledged messages,
 	// and Leaving, the dead letters that the next queue has not confirmed. ReadyBytes is the total body size of the
 	// ready messages, excluding messages that wait for their own due time.
 	Messages, Unacked, Leaving int64

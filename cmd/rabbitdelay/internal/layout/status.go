@@ -26,7 +26,7 @@ const (
 	// statusStandstill is the longest TTL of delay queues for which a single inspection finds out whether they keep
 	// messages for too long. With --watch, this works for all delay queues after some time.
 	statusStandstill = time.Second
-	defaultWatch     = 5 * time.Second // the management API's counts are up to 5 s old
+	defaultWatch     = 5 * time.Second // the management API collects counts every 5 s; a count is up to 10 s old
 )
 
 type statusRun struct {

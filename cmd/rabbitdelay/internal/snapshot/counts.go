@@ -20,8 +20,8 @@ import (
 // collected every 5 s.
 const (
 	recountEvery = time.Second
-	routesFor    = 6 * time.Second
-	heldFor      = 11 * time.Second
+	outdatedFor  = 11 * time.Second
+	hastyFor     = 6 * time.Second // for route queues, if the caller is in a hurry
 	// uncountedFor is how long a queue that was just declared takes until the management API has its counts: up to 5 s on
 	// RabbitMQ 4.3, and up to 10 s on 3.10.
 	uncountedFor = 11 * time.Second
@@ -82,14 +82,18 @@ func (c *collector) counts(ctx context.Context) error {
 // outdated returns the route queues and the dead-letter queues whose counts may still change, the given time after they were
 // first read.
 func (c *collector) outdated(after time.Duration) (routes, held []string) {
-	if after < routesFor {
+	patience := outdatedFor
+	if c.src.Hasty {
+		patience = hastyFor
+	}
+	if after < patience {
 		for _, r := range c.snap.Live.Routes(c.cfg.Prefix, c.cfg.Want) { // a message in transit is in its route queue for a moment
 			if q := c.snap.Live.Queues[r.Queue]; q.Messages > 0 && !q.Unknown() {
 				routes = append(routes, r.Queue)
 			}
 		}
 	}
-	if after < heldFor && !c.src.Hasty {
+	if after < outdatedFor && !c.src.Hasty {
 		held = c.held()
 	}
 	return routes, held

@@ -129,6 +129,65 @@ func TestCounts(t *testing.T) {
 	}
 }
 
+// outdated is a management API that counts a dead letter of a route queue for 9 s after the message has left.
+type outdated struct{ since time.Time }
+
+func (o outdated) RoundTrip(r *http.Request) (*http.Response, error) {
+	leaving := 1
+	if time.Since(o.since) >= 9*time.Second {
+		leaving = 0
+	}
+	body := fmt.Sprintf(`{"name":"delay.route.events:k","type":"quorum","messages":%d,"messages_ready":0,"messages_unacknowledged":0,"messages_dlx":%d}`, leaving, leaving)
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+}
+
+// A message that has left its route queue is not reported, although the management API's counts are up to 10 s old.
+func TestCountsOfRouteQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		conn, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		const name = "delay.route.events:k"
+		if _, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+		m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: outdated{time.Now()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := collector{
+			cfg: doctor.Config{
+				Want:   topology.Topology{Destinations: []topology.Destination{{Exchange: "events", RoutingKey: "k"}}}.WithDestinationQueues("delay", topology.Quorum),
+				Prefix: "delay",
+			},
+			src:  Source{Management: m, Now: time.Now, Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }},
+			conn: conn, managed: true, visited: map[string]bool{}, older: map[string]int64{},
+		}
+		q, err := m.Queue(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.Messages != 1 {
+			t.Fatalf("the management API counts %d messages at first, want 1", q.Messages)
+		}
+		x.snap.Live.Queues = map[string]plan.Queue{name: *q}
+		if err := x.counts(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := x.snap.Live.Queues[name].Messages; got != 0 {
+			t.Errorf("the route queue has %d messages, want 0", got)
+		}
+	})
+}
+
 // A queue whose process is gone is counted as empty over AMQP, and the management API continues to show it as running.
 func TestQueueWithoutAProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -42,7 +42,7 @@ type Source struct {
 	Peek   int
 	Delays bool // also count ready messages in delay queues over AMQP
 	// Hasty accepts the counts of dead letters as they are, even if an older count from the management API contradicts the
-	// broker's own.
+	// broker's own. Such a queue is then plan.Queue.Doubtful.
 	Hasty bool
 	// SkipClock skips the measurement of the nodes' clocks, which takes one second and sends messages through
 	// exclusive queues. The clocks may still be known from Take's other readings.

@@ -23,6 +23,9 @@ type Queue struct {
 	// number of ready messages that the broker reported over AMQP. Unacked and Leaving are unknown then. It is not set
 	// if all queues were read over AMQP.
 	ReadyOnly bool
+	// Doubtful means that the broker counts no ready message, and an older count of the management API is above 0, so
+	// that the messages are gone or a client holds them. Messages is a lower bound.
+	Doubtful bool
 
 	// ArgumentsKnown reports whether the fields from Type to Arguments were read. If not, Mismatches contains the
 	// differences that the broker reported.
@@ -63,7 +66,7 @@ func (q Queue) Unknown() bool { return q.Hidden || q.Unavailable != "" || q.Unco
 
 // Partial reports whether the queue may have messages that are not in Messages, even if the number of ready messages is
 // known.
-func (q Queue) Partial() bool { return q.Unknown() || q.ReadyOnly }
+func (q Queue) Partial() bool { return q.Unknown() || q.ReadyOnly || q.Doubtful }
 
 // Ready returns the number of messages that wait in the queue for a consumer or for their own due time.
 func (q Queue) Ready() int64 { return max(0, q.Messages-q.Unacked-q.Leaving) }

@@ -52,6 +52,9 @@ func (c *collector) counts(ctx context.Context) error {
 		routes, held := c.outdated(time.Since(began))
 		waits := !c.src.Hasty && !c.disabled && !unread && time.Since(began) < uncountedFor && len(c.notCounted()) > 0
 		if len(routes)+len(held) == 0 && !waits {
+			if c.src.Hasty {
+				c.doubt()
+			}
 			c.reportNotCounted()
 			return nil
 		}
@@ -297,6 +300,16 @@ func (c *collector) held() []string {
 		}
 		return c.older[n] == 0
 	})
+}
+
+// doubt marks the dead letter queues whose counts are not final, for a caller that does not wait until they are. Their
+// messages may be gone, or a client may hold them, so that their number is unknown and not 0.
+func (c *collector) doubt() {
+	for _, name := range c.held() {
+		q := c.snap.Live.Queues[name]
+		q.Doubtful = true
+		c.snap.Live.Queues[name] = q
+	}
 }
 
 // recount asks the management API again. For a route queue it keeps the lowest count, because a queue that messages

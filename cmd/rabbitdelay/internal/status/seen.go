@@ -239,7 +239,7 @@ func (s seen) deadLetters(queue string) DeadLetters {
 		return l
 	}
 	n := s.count(queue)
-	l := DeadLetters{Queue: queue, Messages: n.Total(), Unknown: n.Unknown, Held: n.InTransit(), Groups: []Group{}}
+	l := DeadLetters{Queue: queue, Messages: n.Total(), Unknown: n.Unknown || s.snap.Live.Queues[queue].Doubtful, Held: n.InTransit(), Groups: []Group{}}
 	got, ok := s.looks[queue]
 	if !ok {
 		return l

@@ -194,6 +194,26 @@ func TestUncountedIsUnknown(t *testing.T) {
 	}
 }
 
+// If no dead letter is ready and a client may hold some, their number is unknown and not 0.
+func TestDoubtfulIsUnknown(t *testing.T) {
+	x := night(t)
+	for _, name := range []string{"orders.dead", "delay.parked"} {
+		q := x.snap.Live.Queues[name]
+		q.Messages, q.Unacked, q.Leaving, q.Doubtful = 0, 0, 0, true
+		x.snap.Live.Queues[name] = q
+	}
+	x.looks = nil
+	s := x.status()
+	if !s.Parked.Unknown || s.Parked.Held != nil || s.Empty() {
+		t.Errorf("parked messages %+v, empty %t, want them unknown and false", s.Parked, s.Empty())
+	}
+	for _, d := range s.Destinations {
+		if d.Name == "orders" && (d.Dead == nil || !d.Dead.Unknown || d.Dead.Held != nil) {
+			t.Errorf("%s: dead letters %+v, want them unknown", d.Name, d.Dead)
+		}
+	}
+}
+
 // A queue that has not changed is not read again.
 func TestRecall(t *testing.T) {
 	first := night(t).status()

@@ -23,8 +23,8 @@ type Queue struct {
 	// number of ready messages that the broker reported over AMQP. Unacked and Leaving are unknown then. It is not set
 	// if all queues were read over AMQP.
 	ReadyOnly bool
-	// Doubtful means that the broker counts no ready message, and an older count of the management API is above 0, so
-	// that the messages are gone or a client holds them. Messages is a lower bound.
+	// Doubtful means that the broker counts fewer ready messages than an older count of the management API, so that
+	// messages are gone or a client holds them. Messages is a lower bound.
 	Doubtful bool
 
 	// ArgumentsKnown reports whether the fields from Type to Arguments were read. If not, Mismatches contains the

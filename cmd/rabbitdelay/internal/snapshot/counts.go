@@ -287,16 +287,18 @@ func (c *collector) consumers(ctx context.Context) {
 }
 
 // held returns the dead-letter queues whose counts are not final. Either no message is ready but an older count is
-// above 0, so that the messages are unacknowledged or gone, or a requeue run is consuming and its unacknowledged
-// messages are not counted yet.
+// above 0, so that the messages are unacknowledged or gone, or a requeue run is consuming, an older count is higher,
+// and the run's unacknowledged messages are not counted yet.
 func (c *collector) held() []string {
 	return slices.DeleteFunc(c.kept(), func(n string) bool {
 		q := c.snap.Live.Queues[n]
 		switch {
-		case q.Ready() > 0, q.Consumers > 0:
+		case q.Consumers > 0:
 			return true
 		case c.visited[n]:
-			return q.Unacked > 0
+			return q.Unacked > 0 || q.Ready() > 0 && c.older[n] <= q.Messages
+		case q.Ready() > 0:
+			return true
 		}
 		return c.older[n] == 0
 	})

@@ -70,7 +70,9 @@ func TestCounts(t *testing.T) {
 		"taken by requeue":                {"quorum", 0, 3, "requeue-000000", counted(3, 0), counted(0, 3), requeue, false, "3 3 0", 6 * time.Second},
 		"taken, and nobody saw them come": {"quorum", 0, 3, "requeue-000000", counted(0, 0), counted(0, 3), requeue, false, "3 3 0", 11 * time.Second},
 		"taken out of a classic one":      {"classic", 0, 3, "requeue-000000", counted(3, 0), counted(0, 3), requeue, false, "3 3 0", 6 * time.Second},
-		"some taken by requeue":           {"quorum", 2, 3, "requeue-000000", counted(5, 0), counted(2, 3), requeue, false, "2 0 0", 0},
+		"some taken by requeue":           {"quorum", 2, 3, "requeue-000000", counted(5, 0), counted(2, 3), requeue, false, "5 3 0", 6 * time.Second},
+		"some taken, for a page":          {"quorum", 2, 3, "requeue-000000", counted(5, 0), counted(2, 3), requeue, true, "2 0 0 or more", 0},
+		"some taken and none there":       {"quorum", 2, 0, "", counted(2, 0), counted(2, 0), requeue, false, "2 0 0", 0},
 		"with a service":                  {"quorum", 2, 3, "c", counted(2, 3), counted(2, 3), service, false, "5 3 1", 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,26 +14,30 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-func init() { //nolint:gochecknoinits // package inner cannot import this package, whose types these functions use
-	inner.Of = func(client any) inner.Client {
-		c, _ := client.(*Client)
-		return inside{c}
+// Internals returns what package inspect needs of the client. Other modules cannot call it, because package inner is
+// internal.
+func (c *Client) Internals(inner.Access) inner.Client { return inside{c} }
+
+// Internals returns what package inspect does with a configuration alone. Other modules cannot call it, because package
+// inner is internal.
+func (c Config) Internals(inner.Access) inner.Config { return configured{c} }
+
+// configured implements inner.Config.
+type configured struct{ cfg Config }
+
+func (c configured) Dial(ctx context.Context) (*amqp.Connection, error) {
+	cfg := c.cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
 	}
-	inner.Dial = func(ctx context.Context, cfg any) (*amqp.Connection, error) {
-		c, _ := cfg.(Config)
-		c = c.WithDefaults()
-		if err := c.Validate(); err != nil {
-			return nil, err
-		}
-		return wire.Dial(ctx, context.Background(), c.wire(), "")
-	}
-	inner.Rehearse = func(conn *amqp.Connection, cfg any) (func(context.Context, inner.Copy) error, error) {
-		c, _ := cfg.(Config)
-		return rehearse(conn, c)
-	}
+	return wire.Dial(ctx, context.Background(), cfg.wire(), "")
 }
 
-// inside gives packages inspect and consume access to the internals of a Client.
+func (c configured) Rehearse(conn *amqp.Connection) (func(context.Context, inner.Copy) error, error) {
+	return rehearse(conn, c.cfg)
+}
+
+// inside implements inner.Client.
 type inside struct{ c *Client }
 
 func (s inside) Begin() (end func(), err error) { return s.c.consumers.Begin() }

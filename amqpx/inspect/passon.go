@@ -26,7 +26,7 @@ func Republish(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topol
 	if c == nil {
 		return fmt.Errorf("%w: the client is nil; expected one that amqpx.Open returned", amqpx.ErrConfig)
 	}
-	return inner.Of(c).Pass(ctx, passing(raw, to, at, offset))
+	return c.Internals(inner.Access{}).Pass(ctx, passing(raw, to, at, offset))
 }
 
 // passing returns the message that Republish sends.
@@ -81,7 +81,7 @@ type Rehearsal struct {
 
 // Rehearse returns a Rehearsal on the connection for a client with the configuration cfg. It fails if cfg is invalid.
 func Rehearse(conn *amqp.Connection, cfg amqpx.Config) (*Rehearsal, error) {
-	pass, err := inner.Rehearse(conn, cfg)
+	pass, err := cfg.Internals(inner.Access{}).Rehearse(conn)
 	if err != nil {
 		return nil, err
 	}
@@ -98,5 +98,5 @@ func (r *Rehearsal) Republish(ctx context.Context, raw amqp.Delivery, to topolog
 // node that answers, and declares nothing. The caller closes the connection. If no node answers, the error contains an
 // *amqpx.DialError for each.
 func Dial(ctx context.Context, cfg amqpx.Config) (*amqp.Connection, error) {
-	return inner.Dial(ctx, cfg)
+	return cfg.Internals(inner.Access{}).Dial(ctx)
 }

@@ -179,7 +179,7 @@ func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (Reque
 	if err := o.Validate(prefix); err != nil {
 		return RequeueReport{}, err
 	}
-	c := inner.Of(client)
+	c := client.Internals(inner.Access{})
 	end, err := c.Begin()
 	if err != nil {
 		return RequeueReport{}, err

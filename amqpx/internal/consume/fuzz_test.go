@@ -21,12 +21,12 @@ func FuzzReplace(f *testing.F) {
 	srv := amqptest.NewServer(amqptest.Options{})
 	f.Cleanup(srv.Close)
 	cfg := amqpx.Config{URL: srv.URL(), Dial: srv.Dial}
-	conn, err := inner.Dial(f.Context(), cfg)
+	conn, err := cfg.Internals(inner.Access{}).Dial(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = conn.Close() })
-	pass, err := inner.Rehearse(conn, cfg)
+	pass, err := cfg.Internals(inner.Access{}).Rehearse(conn)
 	if err != nil {
 		f.Fatal(err)
 	}

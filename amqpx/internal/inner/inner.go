@@ -1,6 +1,5 @@
-// Package inner gives package inspect access to functions of an amqpx.Client that are not part of its public API.
-// Package amqpx sets the variables of this package. Package consume also uses Copy, for the messages that replace
-// received ones.
+// Package inner has the interfaces through which package inspect uses parts of an amqpx.Client and an amqpx.Config that
+// are not for applications. Package consume also uses Copy, for the messages that replace received ones.
 package inner
 
 import (
@@ -14,17 +13,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Functions that package amqpx sets. They have untyped parameters, because this package cannot import amqpx.
-var (
-	// Of returns the internal interface of an *amqpx.Client.
-	Of func(client any) Client
-	// Dial opens a connection in the same way as amqpx.Open, with an amqpx.Config, and declares nothing.
-	Dial func(ctx context.Context, cfg any) (*amqp.Connection, error)
+// Access is the parameter of the exported methods that return the interfaces of this package. Only packages below amqpx
+// can name this type, and so call these methods.
+type Access struct{}
+
+// Config is what package inspect does with an amqpx.Config.
+type Config interface {
+	// Dial opens a connection in the same way as amqpx.Open, and declares nothing.
+	Dial(ctx context.Context) (*amqp.Connection, error)
 	// Rehearse returns a function that checks a message without sending it. Its result is the error with which a client
-	// with that amqpx.Config would refuse the message, or nil if the client would accept it. The function is safe for
+	// with the configuration would refuse the message, or nil if the client would accept it. The function is safe for
 	// concurrent use.
-	Rehearse func(conn *amqp.Connection, cfg any) (pass func(context.Context, Copy) error, err error)
-)
+	Rehearse(conn *amqp.Connection) (pass func(context.Context, Copy) error, err error)
+}
 
 // Client is the part of an *amqpx.Client that package inspect uses.
 type Client interface {

@@ -148,7 +148,7 @@ func TestCloseWaitsForDeadlines(t *testing.T) {
 			t.Errorf("Close returned %v, want nil", err)
 		}
 		if err := <-sent; !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the send: got %v, want context.DeadlineExceeded", err)
+			t.Errorf("Send whose deadline passes during Close: got %v, want context.DeadlineExceeded", err)
 		}
 	})
 }

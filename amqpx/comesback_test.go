@@ -537,7 +537,7 @@ func TestLimitCheckCreatesNoQueue(t *testing.T) {
 			}
 			after(3 * time.Second)
 			if _, exists := m.Queue("q"); exists || declared < 2 {
-				t.Errorf("%s: after %d declarations, the check has created the deleted queue: %t, want false after at least 2", version, declared, exists)
+				t.Errorf("RabbitMQ %s: got %d declarations of the deleted queue, and the queue exists: %t, want at least 2 and false", version, declared, exists)
 			}
 		})
 	}

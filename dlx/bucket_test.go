@@ -57,7 +57,7 @@ func TestBucketConfigErrors(t *testing.T) {
 		for _, e := range flatten(err) {
 			var f *topology.FieldError
 			if !errors.As(e, &f) || f.Of != "bucket" || f.Want == "" {
-				t.Errorf(`%s: got %v, want a *topology.FieldError with Of = "bucket" and Want`, c.name, e)
+				t.Errorf(`%s: got %v, want a *topology.FieldError with Of = "bucket" and a non-empty Want`, c.name, e)
 				continue
 			}
 			got = append(got, f.Field)

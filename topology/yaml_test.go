@@ -350,7 +350,7 @@ func TestParseDuration(t *testing.T) {
 		"2w": 14 * 24 * time.Hour, "1w1d1h": 193 * time.Hour, "0.5w": 84 * time.Hour, "-1w": -168 * time.Hour,
 	} {
 		if got, err := topology.ParseDuration(text); err != nil || got != want {
-			t.Errorf("%q: got %v, %v, want %v and no error", text, got, err, want)
+			t.Errorf("ParseDuration(%q) = %v, %v, want %v and no error", text, got, err, want)
 		}
 	}
 	for _, text := range []string{

@@ -21,7 +21,7 @@ import (
 func Register(mux *http.ServeMux, svc *service.Core, prefix, version string, log *zap.Logger) huma.API {
 	cfg := huma.DefaultConfig("rabbitdelay", version)
 	cfg.Info.Description = "View and change delayed messages and durable tasks. Times are in RFC 3339 format in UTC; durations look like 90s, 30m or 7d. " +
-		"Errors are application/problem+json (RFC 9457); errors[].location names the field. Viewers can read everything except bodies and header values. Only operators can make changes."
+		"Errors are application/problem+json (RFC 9457); errors[].location names the field. Viewers can read everything except bodies and most header values. Only operators can make changes."
 	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "/api/openapi", "", ""
 	cfg.CreateHooks = nil // huma would add links to schemas to the responses
 	cfg.RejectUnknownQueryParameters = true

@@ -482,8 +482,9 @@ func TestBridgeRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, conflict := errors.AsType[*topology.ConflictError](b.Declare(t.Context())); !conflict {
-			t.Error("Declare with the plugin's exchange: got another error than a *topology.ConflictError")
+		err = b.Declare(t.Context())
+		if _, conflict := errors.AsType[*topology.ConflictError](err); !conflict {
+			t.Errorf("Declare with the plugin's exchange: got the error %v, want a *topology.ConflictError", err)
 		}
 		for _, x := range []bridge.Exchange{
 			{}, {Name: "shop"}, {Name: "shop", Type: "x-delayed-message"}, {Name: "delay.plugin", Type: "topic"},

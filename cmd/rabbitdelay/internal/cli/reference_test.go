@@ -74,7 +74,7 @@ func TestManPages(t *testing.T) {
 		}
 	})
 	if files, err := filepath.Glob(dir + "/*.1"); err != nil || len(files) < n {
-		t.Errorf("got %d man pages for %d commands (error %v)", len(files), n, err)
+		t.Errorf("got %d man pages (error %v), want at least one for each of the %d commands", len(files), err, n)
 	}
 }
 

@@ -35,7 +35,7 @@ func TestHostileIDs(t *testing.T) {
 				continue
 			}
 			if got := w.must(200, "GET", path, "")["task"].(map[string]any)["id"]; got != id {
-				t.Errorf("the task with id %q is shown with id %q", id, got)
+				t.Errorf("got a task with the id %q, want %q", got, id)
 			}
 			w.must(200, "GET", "/api/v1/trace/"+url.PathEscape(id), "")
 			w.must(200, "POST", path+"/reschedule", `{"by":"1h"}`)

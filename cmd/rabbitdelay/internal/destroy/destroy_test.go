@@ -131,7 +131,7 @@ func TestRunWaitsForOutdatedCounts(t *testing.T) {
 					t.Errorf("got %s, %v, want %v", report, err, k.want)
 				}
 				if left := len(srv.Queues()); left > 0 != (k.want != nil) {
-					t.Errorf("%d queues are left after %v", left, err)
+					t.Errorf("%d queues are left after the error %v, want queues to be left only after an error", left, err)
 				}
 			})
 		})

@@ -252,7 +252,7 @@ func TestDryRunAsksTheBroker(t *testing.T) {
 			slices.SortFunc(r.Refused, func(a, b Refused) int { return cmp.Compare(a.Why, b.Why) })
 		}
 		if !reflect.DeepEqual(dry, rep) || rep.Sent != 4 || len(rep.Refused) != 3 {
-			t.Errorf("the dry run reports %+v, but the run %+v", dry, rep)
+			t.Errorf("the dry run reports %+v and the run %+v, want the same, with 4 sent and 3 refused", dry, rep)
 		}
 	})
 }

@@ -179,22 +179,22 @@ func TestServeBehindAProxyWithALogin(t *testing.T) {
 	}
 	form := url.Values{"token": {field[1]}, "id": {"reminder-1"}, "queue": {"mail"}, "at": {"+1h"}}
 	if code, text := ask(http.MethodPost, through+"task-new", "anna", form); code != http.StatusSeeOther {
-		t.Errorf("an operator cannot schedule a task: %d %.1000s", code, text)
+		t.Errorf("scheduling a task as an operator: got %d %.1000s, want 303", code, text)
 	}
 	if code, text := ask(http.MethodGet, through+"api/v1/tasks/reminder-1", "ben", nil); code != http.StatusOK {
-		t.Errorf("the scheduled task cannot be read: %d %.300s", code, text)
+		t.Errorf("reading the scheduled task as a viewer: got %d %.300s, want 200", code, text)
 	}
 	if _, text := ask(http.MethodGet, through+"api/v1/audit", "ben", nil); !strings.Contains(text, `"who":"anna"`) {
-		t.Errorf("the audit does not name the user: %.300s", text)
+		t.Errorf("got the audit %.300s, want an entry of the user anna", text)
 	}
 	form.Set("token", "x")
 	if code, text := ask(http.MethodPost, through+"task-new", "anna", form); code != http.StatusForbidden {
-		t.Errorf("a form with another token was accepted: %d %.300s", code, text)
+		t.Errorf("a form with another token: got %d %.300s, want 403", code, text)
 	}
 	if code, text := ask(http.MethodPost, through+"task-new", "ben", form); code != http.StatusForbidden {
-		t.Errorf("a viewer scheduled a task: got %d %.300s, want 403", code, text)
+		t.Errorf("scheduling a task as a viewer: got %d %.300s, want 403", code, text)
 	}
 	if code, text := ask(http.MethodPost, through+"api/v1/tasks/bulk", "ben", nil); code != http.StatusForbidden {
-		t.Errorf("a viewer may change tasks by the API: %d %.300s", code, text)
+		t.Errorf("changing tasks through the API as a viewer: got %d %.300s, want 403", code, text)
 	}
 }

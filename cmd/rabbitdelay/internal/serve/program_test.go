@@ -166,7 +166,7 @@ func TestServeInterruptsJobs(t *testing.T) {
 		t.Errorf("the job is %s, want interrupted: %s", state, why)
 	}
 	if sent := b.Ready(t, "orders"); done != sent {
-		t.Errorf("the job reports %d messages, but %d were sent", done, sent)
+		t.Errorf("the job reports %d messages, want %d, the number in the queue orders", done, sent)
 	}
 }
 

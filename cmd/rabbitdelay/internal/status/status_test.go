@@ -118,7 +118,7 @@ func TestStatus(t *testing.T) {
 		}},
 	})
 	if d := s.Destinations; d[0].Unconsumed() || d[1].Unconsumed() || !d[2].Unconsumed() {
-		t.Error("Unconsumed is wrong; only orders has no consumer")
+		t.Errorf("Unconsumed() of the 3 destinations: got %v, %v and %v, want true only for the last, orders", d[0].Unconsumed(), d[1].Unconsumed(), d[2].Unconsumed())
 	}
 	expect("parked", s.Parked, DeadLetters{Queue: "delay.parked", Messages: 2, Held: new(int64), Groups: []Group{}})
 	expect("clients", s.Clients, []Client{{Name: "relay", Connections: 1, Blocked: 1}, {Name: "shop publish", Connections: 2}})

@@ -616,7 +616,7 @@ func TestBodiesComeBack(t *testing.T) {
 			"body": {strings.ReplaceAll(shown, "\n", "\r\n")},
 		})
 		if got := string(c.tasks["new"].Body); got != body {
-			t.Errorf("body %q is shown as %q and was submitted as %q, status %d", body, shown, got, w.Code)
+			t.Errorf("submitting the form, which shows %q, stored the body %q, want %q (status %d)", shown, got, body, w.Code)
 		}
 		delete(c.tasks, "new")
 	}
@@ -719,7 +719,7 @@ func TestAccessible(t *testing.T) {
 			t.Errorf("%s: got %d first headings, want 1", path, n)
 		}
 		if posts, tokens := strings.Count(body, `method="post"`), strings.Count(body, `name="`+service.FormTokenField+`" value="t0ken"`); posts != tokens {
-			t.Errorf("page %s has %d forms but %d form tokens", path, posts, tokens)
+			t.Errorf("page %s: got %d form tokens, want one for each of the %d forms", path, tokens, posts)
 		}
 	}
 }

@@ -103,10 +103,10 @@ func TestHistory(t *testing.T) {
 				t.Errorf("%s: %d spans, want %d or one less", x.name, n, x.n)
 			}
 			if got := sum.Done + sum.Failed; got != want {
-				t.Errorf("%s: %d done and failed, but %d tasks ended", x.name, got, want)
+				t.Errorf("%s: the history counts %d done and failed tasks, want %d", x.name, got, want)
 			}
 			if sum.Failed != failed {
-				t.Errorf("%s: the history counts %d failed tasks, but the table has %d", x.name, sum.Failed, failed)
+				t.Errorf("%s: the history counts %d failed tasks, want %d", x.name, sum.Failed, failed)
 			}
 			if sum.Retries != 2*failed {
 				t.Errorf("%s: %d retries, want %d", x.name, sum.Retries, 2*failed)
@@ -157,7 +157,7 @@ func TestHistoryOutlivesItsTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(after.Hour) != len(before.Hour) || len(after.Day) != len(before.Day) || len(after.Week) != len(before.Week) {
-		t.Errorf("%d, %d and %d spans; before the purge there were %d, %d and %d", len(after.Hour), len(after.Day),
+		t.Errorf("after the purge: got %d, %d and %d spans, want %d, %d and %d, as before", len(after.Hour), len(after.Day),
 			len(after.Week), len(before.Hour), len(before.Day), len(before.Week))
 	}
 }

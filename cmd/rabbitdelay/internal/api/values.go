@@ -101,7 +101,7 @@ const elsewhere = "-"
 
 // TaskPath is the id of the task or message in a request.
 type TaskPath struct {
-	ID      string `path:"id"  minLength:"1"   maxLength:"255"                                                                                                                                            doc:"The id, percent-encoded, or - if the query has the id."`
+	ID      string `path:"id"  minLength:"1"   maxLength:"255"                                                                                                                                            doc:"The id, percent-encoded, or - if the id is given in the query."`
 	QueryID string `query:"id" maxLength:"255" doc:"The id, if the path has - instead. Use it for ids such as /, . and .., which a path cannot contain, and behind proxies that change percent-encoding."`
 }
 
@@ -110,7 +110,7 @@ func (p *TaskPath) Resolve(huma.Context) []error { return resolve(&p.ID, p.Query
 
 // RecurringPath is the name of the recurring task in a request.
 type RecurringPath struct {
-	Name      string `path:"name"  minLength:"1"   maxLength:"200"                                                                                                                                                doc:"The name, percent-encoded, or - if the query has the name."`
+	Name      string `path:"name"  minLength:"1"   maxLength:"200"                                                                                                                                                doc:"The name, percent-encoded, or - if the name is given in the query."`
 	QueryName string `query:"name" maxLength:"200" doc:"The name, if the path has - instead. Use it for names such as /, . and .., which a path cannot contain, and behind proxies that change percent-encoding."`
 }
 
@@ -119,7 +119,7 @@ func (p *RecurringPath) Resolve(huma.Context) []error { return resolve(&p.Name, 
 
 // QueuePath is the queue in a request.
 type QueuePath struct {
-	Queue      string `path:"queue"  minLength:"1"   maxLength:"255"                                                                                                                                                 doc:"The queue, percent-encoded, or - if the query has the queue."`
+	Queue      string `path:"queue"  minLength:"1"   maxLength:"255"                                                                                                                                                 doc:"The queue, percent-encoded, or - if the queue is given in the query."`
 	QueryQueue string `query:"queue" maxLength:"255" doc:"The queue, if the path has - instead. Use it for names such as /, . and .., which a path cannot contain, and behind proxies that change percent-encoding."`
 }
 

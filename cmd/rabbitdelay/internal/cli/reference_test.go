@@ -19,8 +19,8 @@ var (
 
 const pages = "../../../../docs/commands"
 
-// The pages in docs/commands match the commands. A page has the command's help, followed by the details, which are in
-// the folder reference next to the command: those of rabbitdelay tasks list are in tasks/reference/tasks_list.md.
+// The pages in docs/commands match the commands. A page contains the command's help, followed by the details, which are
+// in the folder reference next to the command: those of rabbitdelay tasks list are in tasks/reference/tasks_list.md.
 func TestReference(t *testing.T) {
 	all := references(t)
 	want := map[string]bool{}

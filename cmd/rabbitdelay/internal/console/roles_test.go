@@ -127,8 +127,7 @@ var forms = []string{
 // discarded reads bodies, which no viewer sees.
 const discarded = "GET /api/v1/jobs/{id}/messages"
 
-// No change succeeds for a viewer or an unknown caller, by any route, and neither sees a body or a
-// header's value.
+// No change succeeds for a viewer or an unknown caller, by any route, and neither sees a body or a secret header value.
 func TestActionsByRole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file, users := withUsers(t)

@@ -34,7 +34,7 @@ import (
 // has counted all messages that had entered. If there are any, it restores these bindings.
 //
 // A quorum queue is counted just before its deletion, because the broker cannot delete a quorum queue only if it is
-// empty. A message that is published directly to the queue in the millisecond between is deleted with it, and
+// empty. A message that is published directly to the queue between the count and the deletion is deleted with it, and
 // reported as ErrMessagesDeleted. A queue that received a message or a consumer since the check stays, together with
 // the objects that it needs. For that reason the queue for its dead letters is deleted after it.
 func Run(ctx context.Context, b live.Broker, t topology.Topology, opts removal.Options) (live.Report, error) {

@@ -166,7 +166,7 @@ func (x *examination) checkPermissions() {
 				Why: map[Role]string{
 					RoleProducer:     "Messages cannot be sent, because the broker closes the channel of a publisher without the write permission.",
 					RoleConsumer:     "A consumer cannot consume, or cannot retry and dead-letter, which leaves the message unacknowledged forever.",
-					RoleBootstrapper: "Missing objects cannot be declared, neither by apply nor by clients (broker.declare: missing). For clients that need not declare anything, set broker.declare: nothing.",
+					RoleBootstrapper: "Neither apply nor clients can declare missing objects (broker.declare: missing). For clients that need not declare anything, set broker.declare: nothing.",
 				}[role],
 				Fix: x.ctl("set_permissions", "USER", "CONFIGURE", "WRITE", "READ") + fmt.Sprintf("   # with ^(%s)$ in %s; docs/permissions.md has the patterns for each role",
 					x.patterns(names), strings.ToUpper(op)),

@@ -67,7 +67,7 @@ func (x *examination) checkAvailable() {
 	if len(gone) > 0 {
 		x.about(gone, Finding{ID: "queue-process-gone", Severity: SeverityCritical,
 			What: fmt.Sprintf("%s no process: %s.", counted(len(gone), "queue has", "queues have"), list(gone)),
-			Why: "Their nodes are up and the queues are listed, but they neither accept nor deliver messages, and the number of their messages is unknown. " +
+			Why: "Their nodes are up and the queues are listed, but the queues neither accept nor deliver messages, and the number of their messages is unknown. " +
 				"No message in them is lost. Other tools may show them as running and empty.",
 			Fix: fmt.Sprintf("rabbitmqctl eval %s   # on the queue's node, for each queue; or restart the node",
 				shellQuote("ra:restart_server(quorum_queues, "+x.server(gone[0])+").")),
@@ -75,7 +75,7 @@ func (x *examination) checkAvailable() {
 	}
 	x.about(down, Finding{ID: "queue-down", Severity: SeverityCritical,
 		What: fmt.Sprintf("%s down: %s.", counted(len(down), "classic queue is", "classic queues are"), list(down)),
-		Why:  "A classic queue is on one node. Until that node is back, they neither accept nor deliver messages, and the number of their messages is unknown.",
+		Why:  "A classic queue is on one node. Until that node is back, the queue neither accepts nor delivers messages, and the number of its messages is unknown.",
 		Fix:  "rabbitmqctl cluster_status   # start the nodes that are down",
 	})
 	if all := x.snap.Live.Unavailable(); len(all) > 0 {

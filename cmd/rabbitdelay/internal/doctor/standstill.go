@@ -33,7 +33,7 @@ type Delay struct {
 	TTL    time.Duration
 }
 
-// feeds reports whether messages may move from the queue to another one.
+// feeds reports whether messages may move from d directly to the given queue.
 func (d Delay) feeds(to Delay) bool {
 	return d.Layout == to.Layout && d.Next != to.Next && d.TTL > to.TTL
 }

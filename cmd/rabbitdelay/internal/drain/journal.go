@@ -101,7 +101,8 @@ func (j *journal) write(s string) error {
 	return errors.Join(err, terr)
 }
 
-// sent records a confirmed message. The record survives the end of the process, but not necessarily a power failure.
+// sent records a confirmed message. The record is kept if the process is killed, but not necessarily after a power
+// failure.
 func (j *journal) sent(id table.ID) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

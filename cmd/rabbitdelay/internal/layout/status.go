@@ -205,7 +205,7 @@ func number(n int64) string { return strconv.FormatInt(n, 10) }
 // known formats a number, and indicates whether the actual number is unknown or may be larger.
 func known(n int64, unknown bool) string { return shown.Known(n, unknown, number) }
 
-// orNot formats a number, which is nil if it is unknown.
+// orNot formats n, which is nil if the number is unknown.
 func orNot(n *int64) string {
 	if n == nil {
 		return known(0, true)

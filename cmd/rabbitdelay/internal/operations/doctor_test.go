@@ -265,7 +265,7 @@ func (c *clinic) hasConsumerTimeouts() bool {
 	return err == nil && (major > 3 || minor >= 12)
 }
 
-// expected returns the findings in a spoilt virtual host, with one object for each.
+// expected returns the findings that the doctor must report for the clinic's defects, with one object for each.
 func (c *clinic) expected() map[string]string {
 	e := map[string]string{
 		"policy-message-ttl":                    qShort,

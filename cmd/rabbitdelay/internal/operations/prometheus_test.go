@@ -291,7 +291,7 @@ func makeTraffic(t *testing.T, v *suite.Vhost, tel *telemetry.Telemetry, probe s
 		for ctx.Err() == nil {
 			_ = client.Send(ctx, amqpx.Message{Queue: "orders", Delay: 10 * time.Millisecond}) // the test may be ending
 			_ = client.Send(ctx, amqpx.Message{Queue: "orders", Delay: -1})                    // is invalid
-			// This message of a task is older than the task itself.
+			// The version of this message is lower than that of its task.
 			_ = client.Send(ctx, amqpx.Message{ID: "now", Queue: "tasks", Version: 1})
 			select {
 			case <-ctx.Done():

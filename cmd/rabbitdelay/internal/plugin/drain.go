@@ -212,10 +212,10 @@ func (r *drainRun) print(took time.Duration) error {
 		a.Printf("%9s were sent by an earlier run; their remaining rows in the table were deleted first\n", shown.Number(rep.Resumed))
 	}
 	if rep.Twice > 0 {
-		a.Notef("note: %s became due before they could be deleted, so the plugin delivered them too; a larger --margin avoids this", shown.Number(rep.Twice))
+		a.Notef("note: the plugin also delivered %s that became due before the deletion from its table; a larger --margin avoids this", shown.Count(rep.Twice, "message", "messages"))
 	}
 	if rep.Other > 0 {
-		a.Notef("note: %s of other virtual hosts or exchanges were not read", shown.Number(rep.Other))
+		a.Notef("note: did not read %s in other virtual hosts or for other exchanges", shown.Count(rep.Other, "message", "messages"))
 	}
 	if rep.Elsewhere > 0 {
 		a.Notef("note: %d other nodes have their own tables; run the command for each node", rep.Elsewhere)

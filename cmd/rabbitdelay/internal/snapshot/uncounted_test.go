@@ -18,8 +18,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// young is a management API that has just learned of some queues. It has their counts after some time, or never if that
-// time is 0. Then one message of each is ready, and one is not.
+// young is a management API that lists queues which were just declared. Their counts are missing at first, and are
+// missing forever if counts is 0. Afterwards, each queue has one message that is ready and one that is not.
 type young struct {
 	since    time.Time
 	counts   time.Duration
@@ -46,8 +46,8 @@ func (y young) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// The management API has no counts of a queue that was just declared. AMQP has its ready messages, and the others
-// remain unknown until the management API has counted them. With Hasty, Take does not wait for that.
+// The management API has no counts for a queue that was just declared. Its ready messages are counted over AMQP, and
+// the others remain unknown until the management API has counted them. With Hasty, Take does not wait for that.
 func TestUncounted(t *testing.T) {
 	for name, c := range map[string]struct {
 		counts    time.Duration // when the management API counts

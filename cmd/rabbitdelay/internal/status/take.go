@@ -174,7 +174,7 @@ func (s *seen) broker(ctx context.Context, src Source) error {
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // nothing is left to do
 	if !snap.Live.BindingsKnown {
-		src.Broker.Management = nil // it has just not answered, and a request for each queue would wait
+		src.Broker.Management = nil // it did not answer just now, and a request for each queue would have to wait
 	}
 	for _, q := range queues {
 		s.look(ctx, conn, q, src)

@@ -95,7 +95,7 @@ func (h *held) apply(ctx context.Context, args []string, action string, do func(
 	})
 }
 
-// noteUnknown prints a note if no file, task or recurring task has the destination, because it may be misspelt.
+// noteUnknown prints a note if no file, task or recurring task uses the destination, because its name may be misspelt.
 func (h *held) noteUnknown(ctx context.Context, s *app.Store, cfg *config.Config) error {
 	var names []string
 	for _, d := range cfg.Topology.Destinations {
@@ -116,7 +116,7 @@ func (h *held) noteUnknown(ctx context.Context, s *app.Store, cfg *config.Config
 		names = append(names, cmp.Or(d.Queue, d.Exchange))
 	}
 	name := cmp.Or(h.to.Queue, h.to.Exchange)
-	h.Notef("no task, no recurring task and no destination of the file has the name %s%s", shown.Line(name), naming.DidYouMean(name, names))
+	h.Notef("no task, recurring task or destination in the file has the name %s%s", shown.Line(name), naming.DidYouMean(name, names))
 	return nil
 }
 

@@ -220,8 +220,8 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 		return
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // nothing is left to do
-	// Collect the queues that may have the message as a dead letter or parked, and how many of their messages consumers
-	// hold.
+	// Collect the queues that may contain the message as a dead letter or a parked message, and how many of their messages
+	// consumers hold.
 	held, silent := map[string]int64{s.Parked.Queue: notReady(s.Parked)}, map[string]bool{s.Parked.Queue: s.Parked.Unknown}
 	for _, q := range t.queues(s) { // for queues that are not listed, nothing is known
 		held[topology.Destination{Queue: q}.DeadLetterQueue()] = 0

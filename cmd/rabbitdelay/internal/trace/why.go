@@ -61,7 +61,7 @@ type explainer struct {
 	say Words
 }
 
-// count returns a count in words. The text for many has a placeholder for the number.
+// count returns a count in words. The text many contains a placeholder for the number.
 func (e explainer) count(n int64, one, many string) string {
 	if n == 1 {
 		return e.say(one)

@@ -248,7 +248,7 @@ func TestUsersFile(t *testing.T) {
 	}
 }
 
-// The users file has the key that signs sessions, so anyone who can read the file can forge a session.
+// The users file contains the key that signs sessions, so anyone who can read the file can forge a session.
 func TestReadRefusesAFileThatOthersMayUse(t *testing.T) {
 	for name, c := range map[string]struct {
 		file, folder os.FileMode

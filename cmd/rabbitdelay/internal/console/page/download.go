@@ -301,7 +301,7 @@ var taskColumns = []struct {
 	{"tags", func(t schedule.TaskRow) any { return t.Tags }},
 }
 
-// firstOf returns the number of rows in the name of a file, or 0 if the list has no more rows than the file.
+// firstOf returns the number of rows to mention in the name of a file, or 0 if the file contains the whole list.
 func firstOf(more bool, rows int) int {
 	if more {
 		return rows

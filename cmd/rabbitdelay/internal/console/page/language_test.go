@@ -287,7 +287,7 @@ func human(page string) []string {
 	return append(texts, tag.Split(page, -1)...)
 }
 
-// No page has a text that is missing in the catalogue.
+// No page contains a text that is missing from the catalogue.
 func TestNoTextOutsideOfTheCatalogue(t *testing.T) {
 	l := pseudo()
 	for _, role := range []service.Role{service.RoleOperator, service.RoleViewer} {

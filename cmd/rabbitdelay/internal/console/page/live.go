@@ -37,7 +37,7 @@ func (p *Pages) stream(from feed) http.HandlerFunc {
 	}
 }
 
-// beginStream starts a response of events and returns a function that sends an event.
+// beginStream starts an event stream as the response and returns a function that sends an event.
 func beginStream(w http.ResponseWriter) (send func([]byte) error, err error) {
 	c := http.NewResponseController(w)
 	h := w.Header()
@@ -134,7 +134,7 @@ func (p *Pages) pageEvent(q *request, page handler) (event []byte, pause time.Du
 	return e.event, max(pace, relax*e.took), nil
 }
 
-// supported returns nil instead of the error of a test server that does not support deadlines.
+// supported returns err, or nil if err only says that deadlines are not supported, as by a test's server.
 func supported(err error) error {
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil
@@ -145,7 +145,7 @@ func supported(err error) error {
 // maxKept is the maximum number of cached renderings.
 const maxKept = 200
 
-// liveCache contains the latest rendering for each time span or list, time zone, role and language.
+// liveCache contains the latest renderings of pages, by path, fields, time zone, role and language.
 type liveCache struct {
 	mu   sync.Mutex
 	kept map[string]*liveEntry

@@ -28,7 +28,7 @@ const (
 	RescheduleBy Kind = "reschedule-by"
 )
 
-// Action is a change of one task or of many tasks.
+// Action is a change to one task or to many tasks.
 type Action struct {
 	Kind   Kind
 	At     time.Time     // the new due time; required for Reschedule; zero means now for Revive

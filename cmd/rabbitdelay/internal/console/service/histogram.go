@@ -66,7 +66,7 @@ func takeHistogram(ctx context.Context, s *taskview.Store, f schedule.Filter, fr
 	if from.IsZero() {
 		h.From, h.To = now, now.Add(growing[len(growing)-1])
 		later := f
-		later.DueFrom = time.UnixMilli(1) // the due time 0 means due since it was written
+		later.DueFrom = time.UnixMilli(1) // without the due time 0, which means that a task has been due since it was written
 		for _, first := range []schedule.Filter{f, later} {
 			first.Limit, first.WithoutBody = 1, true
 			for t, err := range s.List(ctx, schedule.NoTx, first) {

@@ -4,5 +4,5 @@
 //	app.go       App, the exit codes, and flag values: durations, times, headers and bodies
 //	change.go    the steps of every command that changes something: it counts, asks, makes the change and reports
 //	broker.go    connections, clients, the management API, and the source for inspecting a broker
-//	database.go  the business database with its tasks, and the recurring tasks of the file
+//	database.go  the business database with its tasks, and the recurring tasks in the file
 package app

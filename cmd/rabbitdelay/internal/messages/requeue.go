@@ -31,7 +31,7 @@ type requeueRun struct {
 	o      inspect.RequeueOptions
 	parked bool
 	from   string // a saved file instead of a queue
-	skip   int    // the number of lines of the file to skip
+	skip   int    // the number of lines to skip in the file
 	header string
 
 	file   string // the file that discard writes

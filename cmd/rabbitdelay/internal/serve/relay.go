@@ -229,7 +229,7 @@ func (r *relayPart) connect(ctx context.Context) (*amqpx.Client, error) {
 	return amqpx.Open(ctx, cfg)
 }
 
-// prepare returns the store of the relay, and writes the recurring tasks of the file.
+// prepare returns the store of the relay, and writes the recurring tasks in the file.
 func (r *relayPart) prepare(ctx context.Context, client *amqpx.Client) (*schedule.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, preparing)
 	defer cancel()

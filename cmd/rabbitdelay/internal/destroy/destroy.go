@@ -54,6 +54,9 @@ const (
 	// countedWithin is how long plan waits until the management API has counted a queue that was just declared. It is
 	// longer than the count takes on an idle machine, because otherwise the removal would be refused on a busy one.
 	countedWithin = 20 * time.Second
+	// deletedWithin is how long plan waits for a queue that does not answer. While another process deletes a queue, for
+	// example because somebody else runs the same command, the queue looks for a moment as if its node were down.
+	deletedWithin = 3 * time.Second
 )
 
 type destroyer struct {
@@ -122,7 +125,7 @@ func (d *destroyer) destroy(ctx context.Context) error {
 
 // plan inspects the broker and decides what to delete. If only the management API has counted messages, its counts may
 // be outdated, and it may not have counted a queue that was just declared, so plan repeats the inspection for up to
-// statsAge or countedWithin.
+// statsAge or countedWithin. A queue that does not answer may be about to disappear, so plan waits for deletedWithin.
 func (d *destroyer) plan(ctx context.Context) error {
 	for began := time.Now(); ; {
 		now, stale, err := d.deletable(ctx)
@@ -133,13 +136,18 @@ func (d *destroyer) plan(ctx context.Context) error {
 		_, uncounted := errors.AsType[*removal.UncountedError](now.Refusal())
 		outdated := stale && errors.Is(now.Refusal(), removal.ErrNotEmpty)
 		took := time.Since(began)
-		if (!uncounted || took > countedWithin) && (!outdated || took > statsAge) {
+		if (!uncounted || took > countedWithin) && (!outdated || took > statsAge) && (!unavailable(now) || took > deletedWithin) {
 			return nil
 		}
 		if wait.For(ctx, countEvery) != nil {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+func unavailable(r removal.Plan) bool {
+	_, silent := errors.AsType[*removal.UnavailableError](r.Refusal())
+	return silent
 }
 
 // deletable returns what would currently be deleted. AMQP reports the current numbers of ready messages and consumers.
@@ -201,8 +209,8 @@ func (d *destroyer) close(ctx context.Context, order removal.Order) error {
 			return err
 		}
 		refusal := now.Refusal()
-		outdated := stale && errors.Is(refusal, removal.ErrNotEmpty)
-		if refusal != nil && !outdated || !time.Now().Before(end) {
+		passes := stale && errors.Is(refusal, removal.ErrNotEmpty) || unavailable(now)
+		if refusal != nil && !passes || !time.Now().Before(end) {
 			return refusal
 		}
 	}

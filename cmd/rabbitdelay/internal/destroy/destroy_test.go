@@ -171,3 +171,61 @@ func TestRunEndsWithTheContext(t *testing.T) {
 		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
 	}
 }
+
+// deleting is a management API that shows queues as unavailable for some time, as it does while they are deleted.
+type deleting struct {
+	overview
+
+	from, until time.Time
+}
+
+func (d deleting) Inspect(ctx context.Context, t topology.Topology) (plan.State, error) {
+	found, err := d.overview.Inspect(ctx, t)
+	if now := time.Now(); now.Before(d.from) || !now.Before(d.until) {
+		return found, err
+	}
+	for name, q := range found.Queues {
+		q.Unavailable = "its process is gone"
+		found.Queues[name] = q
+	}
+	return found, err
+}
+
+// While another process deletes a queue, the queue does not answer for a moment. That must not stop Run. A queue that
+// does not answer for longer must.
+func TestRunWaitsForQueuesThatAreBeingDeleted(t *testing.T) {
+	for _, k := range []struct {
+		name        string
+		from, until time.Duration // since the start
+		want        error
+	}{
+		{"at the start", 0, 2 * time.Second, nil},
+		{"while it waits for messages in transit", 500 * time.Millisecond, 5 * time.Second, nil},
+		{"for a minute", 0, time.Minute, removal.ErrUnseen},
+		{"to the end", 500 * time.Millisecond, time.Hour, removal.ErrUnseen},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := amqptest.NewServer(amqptest.Options{})
+				defer srv.Close()
+				conn, err := srv.Connect()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = conn.Close() }()
+				b, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}, Resolution: time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				top := b.Topology()
+				if _, err := (live.Broker{Conn: conn}).Apply(t.Context(), top, live.ApplyOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				api := deleting{overview(top), time.Now().Add(k.from), time.Now().Add(k.until)}
+				if _, err := destroy.Run(t.Context(), live.Broker{Conn: conn, Inspector: api}, top, removal.Options{}); !errors.Is(err, k.want) {
+					t.Errorf("got %v, want %v", err, k.want)
+				}
+			})
+		})
+	}
+}

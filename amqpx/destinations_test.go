@@ -160,7 +160,7 @@ func TestMaxRouteQueues(t *testing.T) {
 		for i := range 10 {
 			err := c.Send(t.Context(), amqpx.Message{Exchange: "amq.topic", RoutingKey: fmt.Sprintf("order.%d", i), Delay: time.Second})
 			if (err != nil) != (i >= 3) {
-				t.Errorf("key %d: got %v, want error = %t", i, err, i >= 3)
+				t.Errorf("key %d: got %v, want an error: %t", i, err, i >= 3)
 			}
 			failed = err
 		}

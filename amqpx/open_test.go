@@ -34,7 +34,7 @@ func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 			began := time.Now()
 			_, err := m.tryOpen(t.Context(), amqpx.Config{})
 			if (err == nil) != c.opens {
-				t.Errorf("refused for %v: got %v, want error = %t", c.refused, err, !c.opens)
+				t.Errorf("refused for %v: got %v, want an error: %t", c.refused, err, !c.opens)
 			}
 			if took := time.Since(began); took > 6*time.Second { // 2 s, plus a pause between two attempts
 				t.Errorf("refused for %v: Open took %v, want at most 6s", c.refused, took)

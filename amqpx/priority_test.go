@@ -48,7 +48,7 @@ func TestPriorityProblem(t *testing.T) {
 	} {
 		err := priorityProblem(test.broker, test.strategy, test.priority)
 		if (err != nil) != test.refused {
-			t.Errorf("%s, %s, priority %d: got %v, want error = %t", test.broker, test.strategy.Name(), test.priority, err, test.refused)
+			t.Errorf("%s, %s, priority %d: got %v, want an error: %t", test.broker, test.strategy.Name(), test.priority, err, test.refused)
 		}
 		if err != nil && (!errors.Is(err, ErrMessage) || !strings.Contains(err.Error(), test.broker)) {
 			t.Errorf("%s: got %v, want an ErrMessage that names the broker", test.broker, err)

@@ -444,7 +444,7 @@ func TestPrivateAuthorityOfTheManagementAPI(t *testing.T) {
 			t.Fatalf("a file with %q: got %v, want no error", name, err)
 		}
 		if _, err = live.Internal(m).Queues(t.Context()); (err == nil) != works {
-			t.Errorf("a request with the settings %q: got %v, want error = %t", name, err, !works)
+			t.Errorf("a request with the settings %q: got %v, want an error: %t", name, err, !works)
 		}
 	}
 }

@@ -111,7 +111,7 @@ func TestRequeueUnknownReason(t *testing.T) {
 		o := inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{Reasons: []string{inspect.ReasonRejected, reason}}}
 		err := o.Validate("delay")
 		if (err == nil) != ok {
-			t.Errorf("%q: got %v, want error = %t", reason, err, !ok)
+			t.Errorf("%q: got %v, want an error: %t", reason, err, !ok)
 		}
 		if err == nil {
 			continue

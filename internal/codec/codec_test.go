@@ -132,7 +132,7 @@ func TestProperties(t *testing.T) {
 	var again Encoder
 	again.Properties(got)
 	if back := NewDecoder(again.Bytes()); !reflect.DeepEqual(back.Properties(), want) || back.Err() != nil {
-		t.Errorf("after encoding again: got other properties or the error %v, want %+v", back.Err(), want)
+		t.Errorf("after encoding again: got %+v, %v, want %+v and no error", NewDecoder(again.Bytes()).Properties(), back.Err(), want)
 	}
 	for n := range b {
 		d := NewDecoder(b[:n])

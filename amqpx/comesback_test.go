@@ -513,7 +513,8 @@ func TestPauseRenewsNoMessagesOfAClassicQueue(t *testing.T) {
 	}
 }
 
-// If the queue is deleted while a consumer checks its delivery limit, the check does not create it with other arguments.
+// If the queue is deleted while a consumer checks its delivery limit, the check does not create the queue with other
+// arguments.
 func TestLimitCheckCreatesNoQueue(t *testing.T) {
 	for _, version := range []string{"3.10.8", "4.0.5"} {
 		inMemoryOf(t, amqptest.Options{Version: version}, func(t *testing.T, m *memory) {

@@ -44,8 +44,8 @@ func TestDrainReturnsUnstartedDeliveries(t *testing.T) {
 	})
 }
 
-// When the drain timeout expires, the contexts of running handlers are cancelled and their messages return to the queue.
-// If a handler still does not return, Consume returns ErrDrainTimeout.
+// When the drain timeout expires, the contexts of running handlers are cancelled and their messages return to the
+// queue. If a handler still does not return, Consume returns ErrDrainTimeout.
 func TestDrainTimeout(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -287,7 +287,8 @@ func TestFractionsOfAMillisecondKeepTheRoute(t *testing.T) {
 	}
 }
 
-// A message with a lead takes as few hops as an earlier delivery allows, and no more hops than without the lead's slack.
+// A message with a lead takes as few hops as an earlier delivery allows, and never more hops than without the lead's
+// slack.
 func TestLeadSavesHops(t *testing.T) {
 	const millis = int64(time.Millisecond)
 	rapid.Check(t, func(t *rapid.T) {
@@ -332,8 +333,8 @@ func TestLeadSavesHops(t *testing.T) {
 	})
 }
 
-// A message with a lead that has waited in the client takes a route for the rest of its delay, with as few hops and with
-// the same or a longer lead as long as its delay allows.
+// A message with a lead that has waited in the client takes a route for the rest of its delay, with as few hops and
+// with the same or a longer lead as long as its delay allows.
 func TestLeadAfterAWait(t *testing.T) {
 	c := offline(t, nil)
 	c.cfg.Lead = 400 * time.Millisecond

@@ -45,6 +45,10 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags.IntVar(&given.Instant, "instant", 0, "tasks that are due at the same time (default 5000)")
 	flags.IntVar(&given.Restart, "restart", 0, "tasks that wait while a server restarts (default 1000)")
 	flags.IntVar(&given.Pending, "pending", 0, "tasks of the backlog (default 1000000)")
+	flags.Func("contender", "`name` of a contender to run; may be repeated (default all)", func(name string) error {
+		given.only = append(given.only, name)
+		return nil
+	})
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -64,6 +68,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 			}
 		}
 	})
+	s.only = given.only
 	if err := s.validate(); err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -22,6 +24,7 @@ type sizes struct {
 	// Pending is the number of tasks in the backlog.
 	Pending int `json:"pending"`
 
+	only       []string      // names of the contenders to run; empty for all
 	rehearsal  int           // seconds for which tasks are scheduled before steady is measured
 	scheduling time.Duration // how long each way of scheduling is measured
 	delays     span          // delays of tasks in the workload steady
@@ -39,6 +42,13 @@ func (s span) at(share float64) time.Duration {
 }
 
 func (s span) String() string { return fmt.Sprintf("%g to %g s", s.from.Seconds(), s.to.Seconds()) }
+
+// includes reports whether a contender is to run. Some workloads put a number in front of a contender's name.
+func (s sizes) includes(c contender) bool {
+	return len(s.only) == 0 || slices.ContainsFunc(s.only, func(name string) bool {
+		return c.name == name || strings.HasSuffix(c.name, ": "+name)
+	})
+}
 
 // defaults returns the sizes of a run. A quick run only shows that everything works, and its figures mean nothing.
 func defaults(quick bool) sizes {
@@ -58,6 +68,11 @@ func defaults(quick bool) sizes {
 }
 
 func (s sizes) validate() error {
+	for _, name := range s.only {
+		if !slices.ContainsFunc(slices.Concat(contenders(), tuned()), func(c contender) bool { return c.name == name }) {
+			return fmt.Errorf("--contender %q; expected a name from the tables, such as %q", name, byRiver)
+		}
+	}
 	for _, one := range []struct {
 		name  string
 		value int

@@ -122,6 +122,9 @@ func measure(ctx context.Context, e *env, w workload, s sizes, log func(line str
 	defer func() { r.result.Seconds = time.Since(r.result.Started).Seconds() }()
 	var works []func() error
 	for _, c := range w.contenders() {
+		if !s.includes(c) {
+			continue
+		}
 		if reason, missing := e.without[c.keeper]; missing {
 			r.result.Scenario.Notef("%s is left out: %s", c.name, reason)
 			continue

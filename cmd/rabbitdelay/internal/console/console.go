@@ -51,8 +51,8 @@ const DefaultKeepAudit = 90 * 24 * time.Hour
 // Config configures a Console. Every field is optional. Pages and API operations that need a missing field report
 // that it is missing.
 type Config struct {
-	// Store has the tasks. DB is its database, which also stores the audit and the jobs. Set both or neither. Without
-	// a database, the audit and the jobs are kept in memory.
+	// Store reads and changes the tasks. DB is its database, which also stores the audit and the jobs. Set both or
+	// neither. Without a database, the audit and the jobs are kept in memory.
 	Store *taskview.Store
 	DB    *sql.DB
 	// Client returns the client that requeues messages. The client need not be connected yet.

@@ -163,7 +163,7 @@ func refuses(t *testing.T, brokerURL string, tries map[string]func(ch *amqp.Chan
 		}
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 		err = try(ch)
-		if err == nil { // the only reply to a publish is the end of the channel
+		if err == nil { // the broker replies to a publish only by closing the channel
 			select {
 			case e := <-closed:
 				err = e

@@ -191,7 +191,7 @@ func TestServeWithoutDatabase(t *testing.T) {
 	}
 }
 
-// The address of --probe answers probes, and then the main address does not.
+// With --probe, only that address answers probes, and the main address does not.
 func TestServeProbe(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	users := filepath.Join(t.TempDir(), "users.yaml")

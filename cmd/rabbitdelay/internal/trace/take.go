@@ -30,7 +30,7 @@ type Source struct {
 	Status status.Source
 	// DB is the database with the idempotency records; nil if there is none.
 	DB *sql.DB
-	// Queues are additional queues that may have the message as a dead letter, and Scopes are additional scopes of
+	// Queues are additional queues that may contain the message as a dead letter, and Scopes are additional scopes of
 	// idempotency records. The queues of the destinations and of the task are always searched.
 	Queues, Scopes []string
 }
@@ -73,7 +73,7 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 		}
 	}
 	if !s.Broker.Managed() {
-		src.Status.Broker.Management = nil // it has just not answered, and a request for each queue would wait
+		src.Status.Broker.Management = nil // it did not answer just now, and a request for each queue would have to wait
 	}
 	if s.Broker != nil {
 		one, cancel := context.WithTimeout(ctx, patience)
@@ -88,7 +88,7 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	return t, nil
 }
 
-// unknown lists the queues that may have the message but do not report how many messages they have, or only how many
+// unknown lists the queues that may contain the message but do not report how many messages they have, or only how many
 // are ready.
 func (t *Trace) unknown(s status.Status) {
 	if t.notSeen(doctor.AreaMessages) {

@@ -1,5 +1,5 @@
 // Package trace finds out what happened to a message or task, or why it has not happened yet. It reads the task's row,
-// the records of handlers, and the queues that may have the message. It changes nothing.
+// the records of handlers, and the queues that may contain the message. It changes nothing.
 //
 // trace.go defines the model, take.go reads the broker and the database, and why.go explains the result in a sentence,
 // without I/O.
@@ -38,8 +38,8 @@ type Trace struct {
 	// could not be searched.
 	DeadLetters []inspect.DeadLetter
 	Searched    []Searched
-	// Waiting are the delay queues that are not empty. Reading a message there would make it late, so these queues are
-	// not searched, and any of them may have the message.
+	// Waiting are the delay queues that are not empty. Reading a message there would make it late, so these queues are not
+	// searched, and any of them may contain the message.
 	Waiting []status.Delay
 	// Unsearched are the destinations' queues that are not empty. They are not searched, because that would keep
 	// messages from their consumers.
@@ -61,7 +61,7 @@ type Trace struct {
 // Complete reports whether everything that can be read was read.
 func (t Trace) Complete() bool { return len(t.Unchecked) == 0 }
 
-// Everywhere reports whether every place in the broker that may have the message was searched.
+// Everywhere reports whether every place in the broker that may contain the message was searched.
 func (t Trace) Everywhere() bool {
 	return t.searched() && t.Complete() && len(t.Waiting)+len(t.Unsearched) == 0
 }

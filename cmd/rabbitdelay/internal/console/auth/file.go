@@ -27,7 +27,7 @@ import (
 
 // File is the content of a users file.
 type File struct {
-	// SessionKey signs sessions and has 32 bytes in base64. Anyone who has it can forge sessions.
+	// SessionKey signs sessions. It is 32 bytes in base64. Anyone who has it can forge sessions.
 	SessionKey string  `yaml:"session_key"`
 	Users      []User  `yaml:"users"`
 	Tokens     []Token `yaml:"tokens,omitempty"`

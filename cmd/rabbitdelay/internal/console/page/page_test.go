@@ -236,7 +236,7 @@ func TestRelays(t *testing.T) {
 	}
 }
 
-// Texts from other sources are never markup. Pages need no inline script or style, and no other site.
+// Texts from other sources are never markup. Pages need no inline script or style, and load nothing from other sites.
 func TestHostileTexts(t *testing.T) {
 	inline := regexp.MustCompile(`(?i)<script>|<style|\sstyle=|\son[a-z]+="|javascript:|(src|href|action)="(https?:)?//[^t]`)
 	for _, role := range []service.Role{service.RoleViewer, service.RoleOperator} {
@@ -580,7 +580,7 @@ func TestDriversErrors(t *testing.T) {
 	}
 }
 
-// uncounted is a service where only the histogram fails.
+// uncounted is a service in which only the histogram fails.
 type uncounted struct{ *fake }
 
 func (uncounted) Histogram(context.Context, schedule.Filter, time.Time, time.Time, int) (service.Histogram, error) {

@@ -48,7 +48,7 @@ func delays(t *testing.T, v *suite.Vhost, exchange, kind, key string) {
 	}
 }
 
-// delayed publishes messages, and returns when they are waiting in the plugin.
+// delayed publishes messages, and returns once they are waiting in the plugin.
 func delayed(t *testing.T, ch *amqp.Channel, exchange, key string, by time.Duration, list ...amqp.Publishing) {
 	t.Helper()
 	if err := ch.Confirm(false); err != nil {

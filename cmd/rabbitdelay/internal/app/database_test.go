@@ -59,7 +59,7 @@ func TestWatchedGoesOn(t *testing.T) {
 		ctx, stop := watched(t.Context(), func(context.Context) error { return errors.New("too many connections") })
 		<-time.After(time.Hour)
 		if ctx.Err() != nil {
-			t.Error(context.Cause(ctx))
+			t.Errorf("while the database refuses connections: got the work stopped with %v, want it to continue", context.Cause(ctx))
 		}
 		stop()
 		if err := blamed(ctx, context.Canceled); err != context.Canceled { //nolint:errorlint // it is the same error

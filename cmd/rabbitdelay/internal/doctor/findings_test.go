@@ -772,7 +772,7 @@ func TestNeeds(t *testing.T) {
 		}
 	}
 	if seen["configure delay.bucket.r3x3.200ms"] {
-		t.Error("the permissions of more than three queues of a layout are checked")
+		t.Errorf("got checks of more than three queues of a layout, want at most three: %v", seen)
 	}
 }
 

@@ -217,7 +217,7 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, ok := found.Queues["new"]; !ok {
-			t.Error("the report says that the queue \"new\" was declared, but it does not exist")
+			t.Errorf("got the queues %v, want the queue new among them, which the report lists as declared", found.Queues)
 		}
 	})
 }

@@ -33,8 +33,8 @@ func TestParseLine(t *testing.T) {
 			t.Errorf("line %s was parsed as %+v", line, l)
 		}
 	}
-	if _, _, err := ParseLine([]byte(`{"due":`)); err == nil {
-		t.Error("an incomplete line was parsed")
+	if l, _, err := ParseLine([]byte(`{"due":`)); err == nil {
+		t.Errorf("ParseLine of an incomplete line: got %+v, want an error", l)
 	}
 }
 

@@ -36,14 +36,14 @@ func TestClockFromWholeSeconds(t *testing.T) {
 
 func TestClockReadingsThatContradict(t *testing.T) {
 	steady, later := sampled(0, 50*time.Millisecond, 0), sampled(time.Hour, 50*time.Millisecond, 0)
-	if _, _, ok := narrow(append(steady, later...)); ok {
-		t.Error("a clock that was set during the measurement was measured")
+	if low, high, ok := narrow(append(steady, later...)); ok {
+		t.Errorf("narrow of readings from before and after a clock was set: got %v to %v, want ok to be false", low, high)
 	}
-	if _, _, ok := narrow(nil); ok {
-		t.Error("narrow returned a difference without readings")
+	if low, high, ok := narrow(nil); ok {
+		t.Errorf("narrow without readings: got %v to %v, want ok to be false", low, high)
 	}
 	if c := estimate(nil); c != nil {
-		t.Errorf("estimate returned %+v without readings", c)
+		t.Errorf("estimate without readings: got %+v, want nil", c)
 	}
 }
 

@@ -211,8 +211,8 @@ func TestBehindIsRemembered(t *testing.T) {
 func TestNoLoop(t *testing.T) {
 	j := &Judge{}
 	wait, again, _ := world{delay: time.Hour, early: 59 * time.Minute, returned: Patience}.receive(j)
-	if wait != MaxHold && !again {
-		t.Errorf("59 minutes early: got wait %v, returned %t, want %v or returned", wait, again, MaxHold)
+	if wait != MaxHold || !again {
+		t.Errorf("59 minutes early: got wait %v, returned %t, want %v, true", wait, again, MaxHold)
 	}
 	wait, again, rest := world{delay: time.Hour, early: 30 * time.Second, returned: Patience}.receive(j)
 	if wait != rest || again {

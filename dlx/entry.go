@@ -95,7 +95,7 @@ func delayQueue(name string, ttl time.Duration, next string, qt topology.QueueTy
 	}
 	if qt == topology.Quorum {
 		q.DeadLetter.AtLeastOnce = true
-		q.Overflow = argument.RejectPublish // any other overflow behavior turns at-least-once off
+		q.Overflow = argument.RejectPublish // any other overflow behaviour turns at-least-once off
 		limit := topology.NoDeliveryLimit
 		q.DeliveryLimit = &limit
 	}

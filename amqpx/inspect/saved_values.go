@@ -219,7 +219,7 @@ func readTyped(data []byte) (any, error) {
 // readers parse a value by the name of its type.
 var readers map[string]func(json.RawMessage) (any, error)
 
-func init() { //nolint:gochecknoinits // the reader for tables uses readers, which would be an initialization cycle
+func init() { //nolint:gochecknoinits // the reader for tables uses readers, which would be an initialisation cycle
 	readers = map[string]func(json.RawMessage) (any, error){
 		"int8":    number(func(n int64) any { return int8(n) }, math.MinInt8, math.MaxInt8),
 		"int16":   number(func(n int64) any { return int16(n) }, math.MinInt16, math.MaxInt16),

@@ -140,7 +140,7 @@ func (e *noImageError) Error() string {
 // Unwrap returns why the image cannot be pulled.
 func (e *noImageError) Unwrap() error { return e.err }
 
-// brief summarizes an error, because Docker's errors are long and do not help most readers.
+// brief summarises an error, because Docker's errors are long and do not help most readers.
 func brief(err error) string {
 	if _, ok := errors.AsType[*noImageError](err); ok {
 		return "no container image available"

@@ -1,4 +1,4 @@
-// Package foreign recognizes the delay objects of other systems by their names: the queues with which NServiceBus and
+// Package foreign recognises the delay objects of other systems by their names: the queues with which NServiceBus and
 // Celery delay messages, and which the strategy dlx.Levels can use. It does not handle rabbitdelay's own objects.
 package foreign
 

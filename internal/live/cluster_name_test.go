@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// In a cluster without a name, each node reports its own name over AMQP. SameCluster must recognize the cluster even if
+// In a cluster without a name, each node reports its own name over AMQP. SameCluster must recognise the cluster even if
 // AMQP and the management API reach different nodes.
 func TestSameCluster(t *testing.T) {
 	const nodes = `[{"name":"rabbit@n1"},{"name":"rabbit@n2"}]`

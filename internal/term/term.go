@@ -111,7 +111,7 @@ func (t *Terminal) PrintError(err error) {
 	_, _ = fmt.Fprintf(t.Stderr, "%s: %s\n", t.Name, text)
 }
 
-// hidden matches user:password@ in a URL. An error may quote an argument that contains a URL without recognizing it, as
+// hidden matches user:password@ in a URL. An error may quote an argument that contains a URL without recognising it, as
 // the flag parser's errors do.
 var hidden = regexp.MustCompile(`(://[^\s:/@"']*:)[^\s"']*@`)
 

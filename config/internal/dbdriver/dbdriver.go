@@ -17,7 +17,7 @@ type Driver struct {
 
 var linked = map[schedule.Dialect]Driver{}
 
-// Register adds a driver. A driver's package calls it during initialization. It must not be called later.
+// Register adds a driver. A driver's package calls it during initialisation. It must not be called later.
 func Register(dialect schedule.Dialect, d Driver) { linked[dialect] = d }
 
 // Of returns the driver of a dialect, and whether it is linked.

@@ -136,7 +136,7 @@ const watchEvery = 5 * time.Second
 // errStopped means that a database has stopped answering while a command was using it.
 var errStopped = errors.New("the database has stopped answering")
 
-// watched returns a context that is canceled when ping reports that the database does not answer. A query may take as
+// watched returns a context that is cancelled when ping reports that the database does not answer. A query may take as
 // long as it needs, but without this a command would wait forever for a database that hangs.
 func watched(ctx context.Context, ping func(context.Context) error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -156,7 +156,7 @@ func watched(ctx context.Context, ping func(context.Context) error) (context.Con
 	return ctx, func() { cancel(nil) }
 }
 
-// blamed returns the error from work that was done with a context from watched. If the work was canceled because the
+// blamed returns the error from work that was done with a context from watched. If the work was cancelled because the
 // database had stopped answering, the error says so.
 func blamed(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)

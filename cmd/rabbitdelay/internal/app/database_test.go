@@ -14,7 +14,7 @@ import (
 // A command fails soon after its database has stopped answering, and its error says so and keeps the advice.
 func TestWatched(t *testing.T) {
 	for name, c := range map[string]struct {
-		failed error // the command's error after its context was canceled
+		failed error // the command's error after its context was cancelled
 		want   string
 	}{
 		"a query":           {nil, "the database has stopped answering: the database has not answered within 10s"},

@@ -1,5 +1,5 @@
 // Package cli implements the command rabbitdelay, which can be called in-process. It contains the root command with the
-// global flags, and the commands settings and version. The other commands are in neighboring packages, grouped by
+// global flags, and the commands settings and version. The other commands are in neighbouring packages, grouped by
 // purpose: messages, tasks, schedules, layout, serve and plugin.
 //
 // The help of a command is short: what it does in two sentences, and at most three examples. The details are in its

@@ -184,7 +184,7 @@ func (x *examination) checkDeadLetters() {
 	})
 }
 
-// overflow returns a queue's overflow behavior. If both an argument and a policy set it, a classic queue uses the
+// overflow returns a queue's overflow behaviour. If both an argument and a policy set it, a classic queue uses the
 // argument, and a quorum queue uses the policy.
 func overflow(q plan.Queue) string {
 	own, _ := q.Arguments[argument.Overflow].(string)

@@ -78,7 +78,7 @@ type Unchecked struct {
 	Why  string `json:"why"`
 }
 
-// Tasks summarizes the overdue pending tasks of a business database.
+// Tasks summarises the overdue pending tasks of a business database.
 type Tasks struct {
 	// Unsent counts tasks that were never sent to the broker. Unhandled counts tasks that were sent but are still pending.
 	// More means that there are further tasks of either kind.

@@ -19,7 +19,7 @@
 //   - The lock proves that both ends are the same broker. The node's own shell checks for the exclusive queue. If the
 //     queue does not exist there, the client's address and the shell belong to different brokers, and messages would
 //     arrive where no consumer waits for them.
-//   - A message without an id gets a hash of its node, due time and reference, so that a second attempt is recognized.
+//   - A message without an id gets a hash of its node, due time and reference, so that a second attempt is recognised.
 //   - The answer is a stream with an end marker. A batch is sent before more is read, the pipe limits the speed of the
 //     broker, and an answer without its last line is an error.
 package drain

@@ -51,7 +51,7 @@ func TestForeignObjectsStay(t *testing.T) {
 	}
 }
 
-// A layout is recognized by the names of its objects. Each queue of the ttl strategy is a layout by
+// A layout is recognised by the names of its objects. Each queue of the ttl strategy is a layout by
 // itself.
 func TestLayoutOnTheBroker(t *testing.T) {
 	minute := time.Minute

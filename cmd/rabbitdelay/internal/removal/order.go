@@ -38,7 +38,7 @@ const (
 	declaredExchanges
 )
 
-// stage returns the stage in which an object is deleted. It recognizes a layout's entry bindings by their exchanges:
+// stage returns the stage in which an object is deleted. It recognises a layout's entry bindings by their exchanges:
 // those between delay queues have an alternate exchange, and those in front of them have none.
 func (x *remover) stage(s Step) stage {
 	source, described := x.t.Exchange(s.Binding.Exchange)

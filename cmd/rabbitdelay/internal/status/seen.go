@@ -88,7 +88,7 @@ func leaving(layouts []Layout, within Span) (n int64) {
 	return n
 }
 
-// sent summarizes the tasks that were sent and are not due yet. It returns nil if there are none.
+// sent summarises the tasks that were sent and are not due yet. It returns nil if there are none.
 func (s seen) sent() *Sent {
 	t := s.tasks.late
 	if t.Ahead == 0 {
@@ -233,7 +233,7 @@ func (s seen) deadLetterQueues() []string {
 // silent reports whether a queue does not answer.
 func (s seen) silent(queue string) bool { return s.snap.Live.Queues[queue].Unavailable != "" }
 
-// deadLetters summarizes the messages in a dead-letter queue or in the parked queue.
+// deadLetters summarises the messages in a dead-letter queue or in the parked queue.
 func (s seen) deadLetters(queue string) DeadLetters {
 	if l, ok := s.known[queue]; ok {
 		return l

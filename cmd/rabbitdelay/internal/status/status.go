@@ -259,7 +259,7 @@ func (t *Tasks) Clock(at time.Time) time.Time {
 	return at.Add(time.Duration(t.Skew))
 }
 
-// Sent summarizes the tasks that were sent and are not due yet. Each should have a message on the broker.
+// Sent summarises the tasks that were sent and are not due yet. Each should have a message on the broker.
 type Sent struct {
 	Tasks int64 `json:"tasks"`
 	More  bool  `json:"more"` // not all of them were counted

@@ -59,7 +59,7 @@ func Recount(ctx context.Context, cfg doctor.Config, m *live.Management, snap *d
 	snap.Tasks.Recounted, _ = doctor.Messages(cfg, again)
 }
 
-// Late summarizes the pending tasks that should have been sent or handled, and the relays that should send them. The
+// Late summarises the pending tasks that should have been sent or handled, and the relays that should send them. The
 // parameter since is when reading the broker began.
 func Late(ctx context.Context, store *taskview.Store, now, since time.Time) (doctor.Tasks, error) {
 	skew, err := clockSkew(ctx, store)

@@ -14,7 +14,7 @@ import (
 )
 
 // Proxy identifies callers by headers that a reverse proxy sets after it has authenticated the user. Use it if your
-// organization already has a login, such as oauth2-proxy in front of an identity provider.
+// organisation already has a login, such as oauth2-proxy in front of an identity provider.
 type Proxy struct {
 	// Trusted are the networks of the proxies. A request from any other address is refused, because any client can send
 	// these headers.

@@ -208,7 +208,7 @@ func (p *Pages) doBulk(r *request) (answer, error) {
 // unsaid lists the fields of a confirmation form that do not affect what is changed.
 var unsaid = []string{service.FormTokenField, "count", "counted", "do", "dry", "zone"}
 
-// typed returns the fields that affect the change, without empty fields and with normalized line breaks.
+// typed returns the fields that affect the change, without empty fields and with normalised line breaks.
 func typed(form url.Values) url.Values {
 	v := url.Values{}
 	for name, values := range form {

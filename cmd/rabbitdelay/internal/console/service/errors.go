@@ -34,7 +34,7 @@ var (
 	ErrRefused = errors.New("the broker refused the request")
 	ErrNoQueue = errors.New("there is no such queue")
 	// ErrDatabase means that the database does not answer. The errors of drivers do not wrap it, so use DatabaseAway
-	// to recognize them.
+	// to recognise them.
 	ErrDatabase = errors.New("the database does not answer")
 
 	errLongQueue = errors.New("the queue is too long to be read while you wait; use \"rabbitdelay errors\", which has no time limit")

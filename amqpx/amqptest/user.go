@@ -61,6 +61,9 @@ func (c *conn) permit(p Permission, kind, name string) *rabbit.Error {
 	if !c.srv.broker.Version().AtLeast(3, 11, 0) {
 		verb = ""
 	}
+	if name == "" {
+		name = "amq.default"
+	}
 	return rabbit.Refusal(amqp.AccessRefused, "%saccess to %s '%s' in vhost '%s' refused for user '%s'", verb, kind, name, c.vhostName, c.user.Name)
 }
 

@@ -202,7 +202,11 @@ func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (Reque
 		err = r.run(ctx)
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w", strings.TrimSpace("requeue "+o.Queue), err)
+		what := "requeue "
+		if o.Discard {
+			what = "discard "
+		}
+		err = fmt.Errorf("%s: %w", strings.TrimSpace(what+o.Queue), err)
 	}
 	return r.rep, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -257,6 +258,33 @@ func (r *requeue) refuse(l *letter, why string) {
 	l.stays(why)
 }
 
+// mayNotWrite describes a missing permission to publish. It names what the broker refused access to, because that is
+// an exchange even if the destination is a queue.
+func mayNotWrite(err error) string {
+	if e, ok := errors.AsType[*amqp.Error](err); ok {
+		_, rest, _ := strings.Cut(e.Reason, "access to ")
+		if object, _, ok := strings.Cut(rest, " in vhost "); ok {
+			return "this user is not allowed to write to " + object + " (403); docs/permissions.md lists the permissions that sending again needs"
+		}
+	}
+	return "this user is not allowed to write to the destination (403)"
+}
+
+// isForbidden reports whether a permission is missing. The broker uses the same code if another client consumes from
+// the queue exclusively.
+func isForbidden(err error) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "access to ")
+}
+
+// mayNotRead adds to the broker's refusal which permission is missing, because RabbitMQ before 3.11 does not say so.
+func mayNotRead(err error) error {
+	if !isForbidden(err) {
+		return err
+	}
+	return fmt.Errorf("%w; the user needs the permission to read the queue, see docs/permissions.md", err)
+}
+
 // whyStays describes why a destination refused a message.
 func whyStays(err error, dest topology.Destination) string {
 	switch {
@@ -265,7 +293,7 @@ func whyStays(err error, dest topology.Destination) string {
 	case errors.Is(err, amqpx.ErrUnroutable), wire.IsCode(err, amqp.NotFound):
 		return "the destination does not exist"
 	case wire.IsCode(err, amqp.AccessRefused):
-		return "this user is not allowed to write to the destination (403)"
+		return mayNotWrite(err)
 	case errors.Is(err, amqpx.ErrNacked) && dest.ToExchange():
 		return "a queue behind the exchange refuses messages because it is full or has no leader; other queues may have accepted the message, so it may be delivered twice"
 	case errors.Is(err, amqpx.ErrNacked):

@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"strings"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/pflag"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
@@ -140,6 +142,9 @@ func (c *Consent) do(ctx context.Context, x Change) error {
 func AdviseRepeat(err error) error {
 	if err == nil {
 		return nil
+	}
+	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "access to ") {
+		return err // a permission is missing, so that the command would fail again
 	}
 	return fmt.Errorf("%w; run the command again to continue", err)
 }

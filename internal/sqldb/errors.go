@@ -26,8 +26,8 @@ var ErrPooler = errors.New("the connection does not have this program's prepared
 	"and finds the task up to one poll interval later (--poll, Config.PollInterval; 1s by default); see docs/databases.md")
 
 // ErrReadOnly is wrapped by the error of a statement that a read-only database refuses.
-var ErrReadOnly = errors.New("the database is read-only: it is a replica, or default_transaction_read_only is on; " +
-	"use the primary's address (if the database URL lists several hosts, add target_session_attrs=read-write)")
+var ErrReadOnly = errors.New("the database is read-only: it is a replica, or a setting is on: default_transaction_read_only (PostgreSQL) or read_only (MySQL, MariaDB); " +
+	"use the primary's address (if a PostgreSQL URL lists several hosts, add target_session_attrs=read-write)")
 
 // ExplainServer wraps the error of any statement, even one of the application, with ErrPooler or ErrReadOnly if that is
 // the cause. Every connection of this package and of pgxtx calls it, so callers need not.

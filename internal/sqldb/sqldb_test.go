@@ -61,6 +61,9 @@ func TestErrorsOfDrivers(t *testing.T) {
 	if err := sqldb.ExplainServer(pg("23505")); errors.Is(err, sqldb.ErrPooler) || errors.Is(err, sqldb.ErrReadOnly) || sqldb.ExplainServer(nil) != nil {
 		t.Errorf("ExplainServer for code 23505: got %v, want neither ErrPooler nor ErrReadOnly; for nil, want nil", err)
 	}
+	if err := sqldb.ExplainServer(my(1792, "25006")); !strings.Contains(err.Error(), " read_only (MySQL, MariaDB)") {
+		t.Errorf("ExplainServer for a read-only MySQL server: got %v, want an error that names read_only", err)
+	}
 	for _, err := range []error{pg("42P01"), my(1146, "42S02")} {
 		if !errors.Is(sqldb.Explain(wrapped(err)), sqldb.ErrNoTable) {
 			t.Errorf("Explain(%v): got %v, want ErrNoTable", err, sqldb.Explain(wrapped(err)))

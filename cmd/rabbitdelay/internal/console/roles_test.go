@@ -450,7 +450,7 @@ func TestWithoutUsers(t *testing.T) {
 		}
 	}
 	if strings.Contains(r.header.Get("Content-Security-Policy"), "unsafe") {
-		t.Error("the Content-Security-Policy allows unsafe sources")
+		t.Errorf("Content-Security-Policy: got %q, want no unsafe sources", r.header.Get("Content-Security-Policy"))
 	}
 }
 

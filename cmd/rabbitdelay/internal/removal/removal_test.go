@@ -204,7 +204,7 @@ func TestRemovalKeepsObjectsInUse(t *testing.T) {
 			}
 			if !c.opts.Destinations && !r.Empty() {
 				if _, ok := kept["orders"]; !ok {
-					t.Error("the destination orders would be deleted")
+					t.Errorf("got the kept objects %v, want the destination orders among them", kept)
 				}
 			}
 		})

@@ -163,7 +163,7 @@ func TestLimiterIsBounded(t *testing.T) {
 	now := time.Now()
 	for i := range maxKeys {
 		if !l.allow(fmt.Sprint(i), now) {
-			t.Fatal("a new key was refused")
+			t.Fatalf("allow refused the new key %d, want the first %d keys accepted", i, maxKeys)
 		}
 	}
 	if l.allow("one more", now) {

@@ -37,7 +37,7 @@ func TestNestedAddress(t *testing.T) {
 	w := httptest.NewRecorder()
 	c.pages.Login(w, httptest.NewRequest(http.MethodGet, "/tasks/x", http.NoBody), http.StatusUnauthorized, "")
 	if !strings.Contains(w.Body.String(), `action="../login"`) {
-		t.Error("the login form of a nested path is not submitted to ../login")
+		t.Errorf("the login page at /tasks/x: got %.2000s, want a form that is submitted to ../login", w.Body)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestLiveOrNot(t *testing.T) {
 		}
 	}
 	if body := c.get("task-cancel?id=binary").Body.String(); strings.Contains(body, still) {
-		t.Error("a confirmation page says that it is not updated")
+		t.Errorf("the confirmation page contains %q, want it only on pages with live parts:\n%.2000s", still, body)
 	}
 }
 

@@ -103,14 +103,14 @@ func TestTaskErrors(t *testing.T) {
 		}
 	}
 	if n := strings.Count(body, `href="bulk?`); n != 2 {
-		t.Errorf("%d links to changes, want 2: a group without an error has none", n)
+		t.Errorf("got %d links to changes, want 2: a group without an error has none", n)
 	}
 	if !strings.Contains(body, "Only the newest 3 were read") {
-		t.Error("the page does not say that only the newest 3 tasks were read")
+		t.Errorf("got the page\n%s\nwant the text \"Only the newest 3 were read\"", body)
 	}
 	c = open(service.RoleViewer)
 	if body := c.get("task-errors").Body.String(); strings.Contains(body, `href="bulk?`) {
-		t.Error("the page offers a bulk change to a viewer")
+		t.Errorf("a viewer gets the page\n%s\nwant no link to a bulk change", body)
 	}
 	if w := c.get("task-errors?order=last"); w.Code != http.StatusBadRequest {
 		t.Errorf("an unknown order: got %d, want 400", w.Code)
@@ -232,7 +232,7 @@ func TestRelays(t *testing.T) {
 	}
 	body := open(service.RoleOperator).get("").Body.String()
 	if strings.Count(body, ">gone<") != 1 || !strings.Contains(body, "shop-1:4711") {
-		t.Error("the page does not show which relay is gone")
+		t.Errorf("got the page\n%s\nwant only the relay shop-1:4711 shown as gone", body)
 	}
 }
 
@@ -387,7 +387,7 @@ func TestBulkSaysWhatItDoes(t *testing.T) {
 		t.Errorf("the page does not say that there is no filter:\n%s", body)
 	}
 	if body := c.get("bulk?action=reschedule-by&queue=mail").Body.String(); strings.Contains(body, `method="post" action="bulk"`) {
-		t.Error("the form can be submitted before a duration is given")
+		t.Errorf("without a duration, got the page\n%s\nwant no form that can be submitted", body)
 	}
 	for _, form := range []string{
 		"action=explode&count=1", "action=run&status=done&count=1", "action=reschedule-by&by=0s&count=1",
@@ -489,7 +489,7 @@ func TestSelection(t *testing.T) {
 		t.Errorf("got status %d, calls %q, want 303 and one call; page\n%s", w.Code, c.calls, w.Body)
 	}
 	if body := open(service.RoleViewer).get("tasks").Body.String(); strings.Contains(body, `type="checkbox" name=`) {
-		t.Error("a viewer can select rows")
+		t.Errorf("a viewer gets the page\n%s\nwant no checkboxes", body)
 	}
 }
 
@@ -668,14 +668,13 @@ func TestLogin(t *testing.T) {
 	}
 	body := show(http.MethodPost, "/task-reschedule", url.Values{"id": {"42"}, "at": {"+1h"}, service.FormTokenField: {"t0ken"}})
 	if !strings.Contains(body, `value="task-reschedule?at=%2B1h&amp;id=42"`) || !strings.Contains(body, "Nothing was changed") {
-		t.Errorf("the form is lost\n%s, want a text with \"value=\"task-reschedule?at=%%2B1h&amp;id=42\"\" and a text with \"Nothing was changed\"",
-			body)
+		t.Errorf("got the login page\n%s\nwant the form's fields in the address to return to, and the text \"Nothing was changed\"", body)
 	}
 	if w := c.get("task-reschedule?at=%2B7h&id=binary"); !strings.Contains(w.Body.String(), `value="&#43;7h"`) {
 		t.Errorf("the form does not keep the value of its field:\n%s", w.Body)
 	}
 	if body := show(http.MethodPost, "/task-new", url.Values{"body": {strings.Repeat("long ", 2000)}}); !strings.Contains(body, "long long") {
-		t.Error("the page has lost a value that is too long for an address")
+		t.Errorf("got the login page\n%.2000s\nwant the value of the field body, which is too long for an address", body)
 	}
 	body = show(http.MethodPost, "/login", url.Values{"next": {"https://example.org"}, "password": {"s3cret"}})
 	for _, kept := range []string{"example.org", "s3cret"} {
@@ -898,7 +897,7 @@ func TestPagesOfALostMajority(t *testing.T) {
 		t.Errorf(`dead letters: got %.600s, want a text with "unknown</td>"`, dead)
 	}
 	if !strings.Contains(now, `class="total">unknown</text>`) {
-		t.Error("the clock of delay queues shows a total, although it is unknown")
+		t.Errorf("got the page\n%s\nwant the total of the clock of delay queues to be unknown", now)
 	}
 	if _, alarms, _ := strings.Cut(now, "<h3>Alarms</h3>"); !strings.HasPrefix(alarms, `<p class="none">Unknown: `) {
 		t.Errorf(`alarms: got %.60s, want a text beginning with "<p class="none">Unknown: "`, alarms)

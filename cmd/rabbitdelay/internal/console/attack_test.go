@@ -46,7 +46,7 @@ func TestHostileIDs(t *testing.T) {
 			r := w.ask("GET", page+"?"+url.Values{field: {id}}.Encode(), "")
 			text := string(r.text)
 			if r.code != 200 {
-				t.Errorf("id %q: GET %s: got %d\n%s, want 200", id, page, r.code, text)
+				t.Errorf("id %q: GET %s: got %d\n%s\nwant 200", id, page, r.code, text)
 			}
 			for _, raw := range []string{"<script>alert", "<img", "\u202e", "\x01"} {
 				if strings.Contains(text, raw) {
@@ -62,7 +62,7 @@ func TestHostileIDs(t *testing.T) {
 			continue
 		}
 		if r := w.ask("GET", "/"+to.String(), ""); r.code != 200 || !strings.Contains(string(r.text), "The task was rescheduled.") {
-			t.Errorf("id %q, after it was moved: got %d\n%s, want 200 and a text with \"The task was rescheduled.\"", id, r.code, r.text)
+			t.Errorf("id %q, after it was moved: got %d\n%s\nwant 200 and a text with \"The task was rescheduled.\"", id, r.code, r.text)
 		}
 	}
 }

@@ -808,7 +808,7 @@ func TestRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(clean.String(), "nothing is wrong\n") || !strings.Contains(clean.String(), "2ms behind this machine's, ±1ms") {
-		t.Errorf("got\n%s, want a text with %q and a text with \"2ms behind this machine's, ±1ms\"", clean.String(), "nothing is wrong\n")
+		t.Errorf("got\n%s\nwant a text with %q and \"2ms behind this machine's, ±1ms\"", clean.String(), "nothing is wrong\n")
 	}
 	blind := snap
 	blind.Nodes, blind.Live.BindingsKnown, blind.Live.Source = nil, false, "AMQP"

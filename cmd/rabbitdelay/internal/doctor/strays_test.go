@@ -87,7 +87,7 @@ func TestStrayBindings(t *testing.T) {
 			}
 			p := plan.Compare(cfg.Want, s.Live)
 			if found != strings.Contains(p.String(), "warning: binding "+c.add[0].String()) || p.Refusal(false) != nil {
-				t.Errorf("got the refusal %v and the plan\n%s, want no refusal, and a warning about the binding: %t", p.Refusal(false), p, found)
+				t.Errorf("got the refusal %v and the plan\n%s\nwant no refusal, and a warning about the binding: %t", p.Refusal(false), p, found)
 			}
 		})
 	}

@@ -71,7 +71,7 @@ func TestConsumeOfEarlyMessages(t *testing.T) {
 		t.Errorf("%d messages are left, want 0", n)
 	}
 	if !strings.Contains(got.Stdout, `{"received":4,"early":2,`) {
-		t.Errorf("got\n%s, want 4 messages, 2 of them early", got.Stdout)
+		t.Errorf("got\n%s\nwant 4 messages, 2 of them early", got.Stdout)
 	}
 	var e struct{ Note string }
 	if err := json.Unmarshal([]byte(got.Stderr), &e); err != nil {
@@ -94,7 +94,7 @@ func TestConsumeSumsLateness(t *testing.T) {
 	} {
 		got := b.Run(t, "consume", "--queue", queue, "--count", "1", "--timeout", "1m", "--json")
 		if got.Code != 0 || !strings.Contains(got.Stdout, want) {
-			t.Errorf("%s: got\n%s, want %s", queue, got, want)
+			t.Errorf("%s: got\n%s\nwant exit code 0 and\n%s", queue, got, want)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestDestroyKeepsALayoutInUse(t *testing.T) {
 			}
 			plan, err := v.Managed().Plan(t.Context(), current)
 			if err != nil || !plan.Empty() {
-				t.Errorf("%s: the plan of the live layout: got %v\n%s, want no error and an empty plan", qt, err, plan)
+				t.Errorf("%s: the plan of the live layout: got %v\n%s\nwant no error and an empty plan", qt, err, plan)
 			}
 			bucket, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}, QueueType: qt})
 			if err != nil {
@@ -173,7 +173,7 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 		}
 		wg.Wait()
 		if plan, err := v.Managed().Plan(t.Context(), hour); err != nil || !plan.Empty() {
-			t.Errorf("the plan after destroy: got %v\n%s, want no error and an empty plan", err, plan)
+			t.Errorf("the plan after destroy: got %v\n%s\nwant no error and an empty plan", err, plan)
 		}
 	})
 }

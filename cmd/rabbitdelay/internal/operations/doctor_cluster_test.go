@@ -91,7 +91,7 @@ func TestDoctorOnCluster(t *testing.T) {
 		return replicas && one
 	})
 	if len(r.Findings) != 2 {
-		t.Errorf("got\n%s, want 2 findings", render(r))
+		t.Errorf("got\n%s\nwant 2 findings", render(r))
 	}
 
 	// A node is down, and with it a replica of the other queues.
@@ -111,7 +111,7 @@ func TestDoctorOnCluster(t *testing.T) {
 		t.Errorf("got %+v, want [rabbit@n3]", f)
 	}
 	if r.Count(doctor.SeverityCritical) > 0 {
-		t.Errorf("with a majority up:\n%s, want no critical findings", render(r))
+		t.Errorf("with a majority up:\n%s\nwant no critical findings", render(r))
 	}
 
 	// The plugin keeps its messages on one node.
@@ -120,6 +120,6 @@ func TestDoctorOnCluster(t *testing.T) {
 	c.src.ProbePlugin = func(context.Context) (bool, error) { return true, nil }
 	c.src.Dial = func(context.Context) (*amqp.Connection, error) { return amqp.Dial(cl.URLs()[1]) }
 	if r := c.examine(t); !strings.Contains(strings.Join(r.Notes, "\n"), "lost with that node") {
-		t.Errorf("got\n%s, want a note with \"lost with that node\"", render(r))
+		t.Errorf("got\n%s\nwant a note with \"lost with that node\"", render(r))
 	}
 }

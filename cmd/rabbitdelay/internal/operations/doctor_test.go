@@ -317,7 +317,7 @@ func TestDoctorFindsEverything(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := c.examine(t); len(r.Findings) != 1 || r.Findings[0].ID != "topology-missing" {
-			t.Errorf("before anything is applied: got\n%s, want only the finding topology-missing", render(r))
+			t.Errorf("before anything is applied: got\n%s\nwant only the finding topology-missing", render(r))
 		}
 		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
 		c.clean(t, "what was just applied")
@@ -394,7 +394,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
 		c.src.Management = nil
 		if r := c.examine(t); !r.Clean() || r.Complete() || !strings.Contains(fmt.Sprint(r.Unchecked), "without the management API") || len(r.Clocks) != 1 {
-			t.Errorf("before anything is broken: got\n%s, want a clean but incomplete report that is unchecked \"without the management API\", and 1 clock", render(r))
+			t.Errorf("before anything is broken: got\n%s\nwant a clean but incomplete report that is unchecked \"without the management API\", and 1 clock", render(r))
 		}
 		c.spoil(t)
 		c.cfg.Plugin = doctor.PluginRequired
@@ -407,7 +407,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 		})
 		r := c.examine(t)
 		if missing := hasAll(r, expected); len(missing) > 0 {
-			t.Errorf("findings that are missing: got %v\n%s, want none", missing, render(r))
+			t.Errorf("findings that are missing: got %v\n%s\nwant none", missing, render(r))
 		}
 		if len(r.Clocks) != 1 || r.Clocks[0].High > -4*time.Second {
 			t.Errorf("got the clocks %+v, want one with High of at most %v", r.Clocks, -4*time.Second)
@@ -519,7 +519,7 @@ func TestDoctorWaitsForRoutes(t *testing.T) {
 		for range 3 {
 			c.publish(t, "", "delay.route.amq.fanout:a.b", 200, nil)
 			if r := c.examine(t); !r.Clean() {
-				t.Errorf("got\n%s, want a clean report", render(r))
+				t.Errorf("got\n%s\nwant a clean report", render(r))
 			}
 		}
 	})
@@ -553,7 +553,7 @@ func TestDoctorSeesAlarms(t *testing.T) {
 			})
 			c.src.Management = nil
 			if r := c.examine(t); len(r.Findings) != 1 || r.Findings[0].ID != "connection-blocked" {
-				t.Errorf("over AMQP: got\n%s, want only the finding connection-blocked", render(r))
+				t.Errorf("over AMQP: got\n%s\nwant only the finding connection-blocked", render(r))
 			}
 			mustCtl(t, b, "set_vm_memory_high_watermark", "0.6")
 			c.src.Management = c.Mgmt
@@ -580,7 +580,7 @@ func TestDoctorSeesMissingFeatureFlag(t *testing.T) {
 	r := c.examine(t)
 	f, ok := find(r, "feature-flag-off", "")
 	if !ok || len(r.Findings) != 1 {
-		t.Fatalf("got\n%s, want one finding", render(r))
+		t.Fatalf("got\n%s\nwant one finding", render(r))
 	}
 	t.Logf("%s", f.Fix)
 	for part := range strings.SplitSeq(f.Fix, " && ") {
@@ -628,11 +628,11 @@ func TestDoctorCommand(t *testing.T) {
 		}
 		code, out := command("doctor")
 		if code != 1 || !strings.Contains(out, "topology-missing") || !strings.Contains(out, "rabbitdelay apply -f "+file) {
-			t.Errorf("before apply: exit %d\n%s, want 1, a text with \"topology-missing\" and a text with %q",
+			t.Errorf("before apply: exit %d\n%s\nwant 1, a text with \"topology-missing\" and a text with %q",
 				code, out, "rabbitdelay apply -f "+file)
 		}
 		if code, out := command("apply", "-q"); code != 0 {
-			t.Fatalf("apply: exit %d\n%s, want 0", code, out)
+			t.Fatalf("apply: exit %d\n%s\nwant 0", code, out)
 		}
 		code, out = command("doctor", "--json")
 		var report struct {
@@ -677,7 +677,7 @@ func TestDoctorCommand(t *testing.T) {
 		}
 		code, out = command("doctor", "--strategy", "plugin")
 		if code != 1 || !strings.Contains(out, "plugin-missing") {
-			t.Errorf("with the plugin strategy: exit %d\n%s, want 1 and a text with \"plugin-missing\"", code, out)
+			t.Errorf("with the plugin strategy: exit %d\n%s\nwant 1 and a text with \"plugin-missing\"", code, out)
 		}
 	})
 }

@@ -262,7 +262,7 @@ func (s *shop) bootstraps(t *testing.T, brokerURL string) {
 		t.Fatal(err)
 	}
 	if p, err := s.Managed().Plan(t.Context(), s.want); err != nil || !p.Empty() {
-		t.Errorf("after apply: got %v\n%s, want no error and an empty plan", err, p)
+		t.Errorf("after apply: got %v\n%s\nwant no error and an empty plan", err, p)
 	}
 	if got := s.lacks(t, brokerURL, doctor.RoleBootstrapper); len(got) > 0 {
 		t.Errorf("the doctor reports the missing permissions %v, want none", got)
@@ -469,7 +469,7 @@ func TestDoctorPrivileges(t *testing.T) {
 		r := c.examine(t)
 		notes := strings.Join(r.Notes, "\n")
 		if !r.Clean() || r.Source != "management API" || strings.Contains(notes, "polic") || strings.Contains(notes, "nodes") || strings.Contains(notes, "alarms") {
-			t.Errorf("got\n%s, want a clean report from the management API that does not mention \"polic\", \"nodes\" or \"alarms\"",
+			t.Errorf("got\n%s\nwant a clean report from the management API that does not mention \"polic\", \"nodes\" or \"alarms\"",
 				render(r))
 		}
 	})

@@ -89,7 +89,7 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 					unverified = len(want.Bindings)
 				}
 				if !p.Empty() || p.Count(plan.ActionUnverified) != unverified || p.Count(plan.ActionSame) != objects-unverified {
-					t.Errorf("%s %s after apply: got the plan\n%s, want an empty plan with %d unverified and %d unchanged objects",
+					t.Errorf("%s %s after apply: got the plan\n%s\nwant an empty plan with %d unverified and %d unchanged objects",
 						name, qt, p, unverified, objects-unverified)
 				}
 			}
@@ -120,7 +120,7 @@ func TestTopologyApplyFromManyProcesses(t *testing.T) {
 				t.Fatalf("%s queues: %v", qt, err)
 			}
 			if !p.Empty() {
-				t.Errorf("%s: got the plan\n%s, want an empty one", qt, p)
+				t.Errorf("%s: got the plan\n%s\nwant an empty one", qt, p)
 			}
 		}
 	})
@@ -295,7 +295,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(p.Warnings) != 2 || p.Warnings[0].Policy != "short" || !p.Empty() {
-			t.Errorf("the plan afterwards: got\n%s, want an empty plan with 2 warnings, the first about the policy \"short\"", p)
+			t.Errorf("the plan afterwards: got\n%s\nwant an empty plan with 2 warnings, the first about the policy \"short\"", p)
 		}
 		put("short", map[string]any{"message-ttl": queue.MessageTTL.Milliseconds(), "overflow": "reject-publish"})
 		suite.MustApply(t, v.Managed(), want)

@@ -74,7 +74,7 @@ func TestOnlyCountedChangesAreMade(t *testing.T) {
 			page := c.get(x.page).Body.String()
 			again := c.post(path, pressed(t, page, written))
 			if again.Code != http.StatusConflict || len(c.calls) > 0 || !strings.Contains(again.Body.String(), "Nothing has been changed yet") {
-				t.Fatalf("got %d, calls %q\n%s, want 409, no calls and a body with \"Nothing has been changed yet\"",
+				t.Fatalf("got %d, calls %q\n%s\nwant 409, no calls and a body with \"Nothing has been changed yet\"",
 					again.Code, c.calls, again.Body)
 			}
 			if w := c.post(path, pressed(t, again.Body.String(), nil)); w.Code != http.StatusSeeOther || len(c.calls) != 1 || c.calls[0] != x.call {

@@ -209,7 +209,7 @@ func TestDownloadThatFails(t *testing.T) {
 			r := httptest.NewRequest(http.MethodGet, "/tasks-download?format=json", http.NoBody)
 			c.pages.ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), c.who)))
 			if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "the database has gone") {
-				t.Errorf("got %d\n%s, want 503 and a body with \"the database has gone\"", w.Code, w.Body)
+				t.Errorf("got %d\n%s\nwant 503 and a body with \"the database has gone\"", w.Code, w.Body)
 			}
 			return false
 		}()

@@ -161,12 +161,12 @@ func TestPages(t *testing.T) {
 	for _, path := range reading {
 		w := c.get(path)
 		if w.Code != http.StatusOK || !strings.HasSuffix(strings.TrimSpace(w.Body.String()), "</html>") {
-			t.Errorf("%q: got %d\n%s, want 200 and a body that ends with \"</html>\"", path, w.Code, w.Body)
+			t.Errorf("%q: got %d\n%s\nwant 200 and a body that ends with \"</html>\"", path, w.Code, w.Body)
 		}
 	}
 	for path, form := range asking {
 		if w := c.get(withQuery(path, form)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `method="post"`) {
-			t.Errorf("%q: got %d\n%s, want 200 and a body with \"method=\"post\"\"", path, w.Code, w.Body)
+			t.Errorf("%q: got %d\n%s\nwant 200 and a body with \"method=\"post\"\"", path, w.Code, w.Body)
 		}
 	}
 	if len(c.calls) > 0 {
@@ -366,11 +366,11 @@ func TestTooLate(t *testing.T) {
 	c.post("task-cancel", url.Values{"id": {"binary"}})
 	w := c.post("task-run", url.Values{"id": {"binary"}})
 	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "its status is cancelled, expected pending") || strings.Contains(w.Body.String(), "task-run") {
-		t.Errorf("got %d\n%s, want 409, a body with \"its status is cancelled, expected pending\" and no \"task-run\" in it",
+		t.Errorf("got %d\n%s\nwant 409, a body with \"its status is cancelled, expected pending\" and no \"task-run\" in it",
 			w.Code, w.Body)
 	}
 	if w := c.get("task-run?id=binary"); !strings.Contains(w.Body.String(), "The task is cancelled") || strings.Contains(w.Body.String(), `action="task-run"`) {
-		t.Errorf("got %d\n%s, want a body with \"The task is cancelled\" and no \"action=\"task-run\"\" in it", w.Code, w.Body)
+		t.Errorf("got %d\n%s\nwant a body with \"The task is cancelled\" and no \"action=\"task-run\"\" in it", w.Code, w.Body)
 	}
 }
 
@@ -451,7 +451,7 @@ func TestSorting(t *testing.T) {
 		body := c.get(path).Body.String()
 		for _, w := range want {
 			if !strings.Contains(body, w) {
-				t.Errorf("%s: no %s in\n%s, want a text with %q", path, w, body, w)
+				t.Errorf("%s: got the page\n%s\nwant the text %q", path, body, w)
 			}
 		}
 	}
@@ -477,7 +477,7 @@ func TestSelection(t *testing.T) {
 	}
 	w := c.get(withQuery("bulk", form))
 	if !strings.Contains(w.Body.String(), "Cancel 3 pending tasks?") || !strings.Contains(w.Body.String(), "ID is one of 3") {
-		t.Fatalf("got %d\n%s, want a body with \"Cancel 3 pending tasks?\" and a body with \"ID is one of 3\"", w.Code, w.Body)
+		t.Fatalf("got %d\n%s\nwant a body with \"Cancel 3 pending tasks?\" and \"ID is one of 3\"", w.Code, w.Body)
 	}
 	sent := url.Values{}
 	_, main, _ := strings.Cut(w.Body.String(), "<main")
@@ -564,7 +564,7 @@ func TestUnavailable(t *testing.T) {
 	}
 	for path, form := range asking {
 		if w := c.post(path, form); w.Code != http.StatusServiceUnavailable {
-			t.Errorf("%s: got %d\n%s, want 503", path, w.Code, w.Body)
+			t.Errorf("%s: got %d\n%s\nwant 503", path, w.Code, w.Body)
 		}
 	}
 }
@@ -659,12 +659,12 @@ func TestLogin(t *testing.T) {
 		w := httptest.NewRecorder()
 		c.pages.Login(w, r, http.StatusUnauthorized, "")
 		if w.Code != http.StatusUnauthorized || strings.Contains(w.Body.String(), `aria-label="Pages"`) {
-			t.Errorf("got %d\n%s, want 401 and no \"aria-label=\"Pages\"\" in it", w.Code, w.Body)
+			t.Errorf("got %d\n%s\nwant 401 and no \"aria-label=\"Pages\"\" in it", w.Code, w.Body)
 		}
 		return w.Body.String()
 	}
 	if body := show(http.MethodGet, "/tasks?queue=mail", nil); !strings.Contains(body, `name="next" value="tasks?queue=mail"`) {
-		t.Errorf("the page is lost\n%s, want a text with \"name=\"next\" value=\"tasks?queue=mail\"\"", body)
+		t.Errorf("got the login page\n%s\nwant a text with \"name=\"next\" value=\"tasks?queue=mail\"\"", body)
 	}
 	body := show(http.MethodPost, "/task-reschedule", url.Values{"id": {"42"}, "at": {"+1h"}, service.FormTokenField: {"t0ken"}})
 	if !strings.Contains(body, `value="task-reschedule?at=%2B1h&amp;id=42"`) || !strings.Contains(body, "Nothing was changed") {

@@ -39,10 +39,10 @@ func TestLabDemo(t *testing.T) {
 		}, args...)...)
 		m := got.Last(t, keys...)
 		if got.Code != 0 || m["orders"] != float64(orders) || m["paid"].(float64)+m["cancelled"].(float64) != float64(orders) {
-			t.Fatalf("demo: want exit code 0 and %d orders, each paid or cancelled, got %v", orders, got)
+			t.Fatalf("demo: got %v, want exit code 0 and %d orders, each paid or cancelled", got, orders)
 		}
 		if m["duplicates_injected"] == 0.0 || m["database"] != dbName || m["strategy"] != strategy {
-			t.Errorf("demo: want duplicates, database %s and strategy %s, got %v", dbName, strategy, got)
+			t.Errorf("demo: got %v, want duplicates, database %s and strategy %s", got, dbName, strategy)
 		}
 		p := m["posts"].(map[string]any)
 		for key, want := range map[string]float64{"scheduled": 95, "rolled_back": 5} {
@@ -117,7 +117,7 @@ func TestLabDemoInterrupted(t *testing.T) {
 	select {
 	case r := <-ended:
 		if r.Code != 130 || r.Stderr != "rabbitdelay-lab: interrupted\n" {
-			t.Errorf(`want exit code 130 and the errors "rabbitdelay-lab: interrupted\n", got %v`, r)
+			t.Errorf(`got %v, want exit code 130 and the errors "rabbitdelay-lab: interrupted\n"`, r)
 		}
 	case <-deadline:
 		t.Fatal("the program does not end after the signal")

@@ -14,10 +14,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// call is a request of an operation of the API.
+// call is a request for an operation of the API.
 type call struct{ op, method, path string }
 
-// calls returns requests for every operation in the API's document, for objects that exist if
+// calls returns requests for every operation in the API's document, with objects that exist if
 // possible: task a, message dead-1, recurring task nightly and queue orders.dead.
 func (w *world) calls(who ...func(*http.Request)) (list []call) {
 	w.t.Helper()
@@ -35,12 +35,12 @@ func (w *world) calls(who ...func(*http.Request)) (list []call) {
 	}
 	slices.SortFunc(list, func(a, b call) int { return strings.Compare(a.op, b.op) })
 	if len(list) < 40 {
-		w.t.Fatalf("the document has only %d operations, want at least 40", len(list))
+		w.t.Fatalf("the API's document has %d operations, want at least 40", len(list))
 	}
 	return list
 }
 
-// lay adds a failed task to the table, and dead letters to their queue.
+// lay adds a failed task to the table, and two messages to the dead-letter queue.
 func (w *world) lay() {
 	w.t.Helper()
 	_, err := w.db.ExecContext(w.t.Context(),
@@ -68,7 +68,7 @@ func (w *world) lay() {
 			break
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("the dead-letter queue is %v (%v), want 2 messages", info, err)
+			w.t.Fatalf("the dead-letter queue: got %v (error %v), want 2 messages", info, err)
 		}
 		<-time.After(5 * time.Millisecond)
 	}
@@ -76,7 +76,7 @@ func (w *world) lay() {
 	check(w.t, <-done)
 }
 
-// A path that is not an operation is reported as a problem like any other.
+// A path that is not an operation is reported as a problem in JSON, like any other error.
 func TestAPIUnknownOperation(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct {
@@ -101,7 +101,7 @@ func TestAPIUnknownOperation(t *testing.T) {
 	}
 }
 
-// A task with any id can be found by that id.
+// A task can be read and cancelled by its id, whatever characters the id contains.
 func TestAPITakesAnyID(t *testing.T) {
 	w := newWorld(t)
 	for id, path := range map[string]string{
@@ -119,7 +119,7 @@ func TestAPITakesAnyID(t *testing.T) {
 		}
 		w.must(200, "POST", "/api/v1/tasks/"+path+"/cancel", "")
 		if task, err := w.store.Get(t.Context(), schedule.NoTx, id); err != nil || task.Status != schedule.StatusCancelled {
-			t.Errorf("%s: got %v %v, want no error and schedule.StatusCancelled", id, task.Status, err)
+			t.Errorf("task %s after cancel: got status %v (error %v), want schedule.StatusCancelled", id, task.Status, err)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func TestHostileIDs(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range ids {
 		path := "/api/v1/tasks/" + url.PathEscape(id)
-		if id == "." || id == ".." || id == "/" { // clients and proxies resolve these
+		if id == "." || id == ".." || id == "/" { // clients and proxies resolve these paths
 			check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
 		} else {
 			if r := w.ask("PUT", path, `{"queue":"orders","due":"1h","body":"<script>alert(1)</script>"}`); r.code != 201 {
@@ -112,7 +112,7 @@ func TestStrangeBodies(t *testing.T) {
 		}
 	}
 	if after := w.state(); after != before {
-		t.Errorf("the attacks changed the tasks to\n%s\nfrom\n%s", after, before)
+		t.Errorf("after the attacks, the tasks are\n%s\nwant\n%s", after, before)
 	}
 	// A task's body may be large.
 	w.must(201, "PUT", "/api/v1/tasks/large", string(text))
@@ -121,11 +121,11 @@ func TestStrangeBodies(t *testing.T) {
 	}
 	form = url.Values{"id": {"large 2"}, "at": {"+1h"}, "queue": {"orders"}, "body": {large[:1<<20]}, "token": {token}}
 	if r := w.post("/task-new", form, nil); r.code != 303 {
-		t.Errorf("1 MiB by the form: got %d %.300s, want 303", r.code, r.text)
+		t.Errorf("a body of 1 MiB in the form: got %d %.300s, want 303", r.code, r.text)
 	}
 }
 
-// Two hundred clients of live pages do not keep other requests from being answered.
+// Other requests are answered while two hundred clients have live pages open.
 func TestManyWatchers(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -147,8 +147,8 @@ func TestManyWatchers(t *testing.T) {
 	}
 }
 
-// Forms from clients that are not logged in take little memory: a login needs little, and only a
-// few large forms are read at the same time.
+// Forms from clients that are not logged in use little memory. The size of a login is limited, and only a few large forms
+// are read at the same time.
 func TestFormsWithoutALogin(t *testing.T) {
 	_, users := withUsers(t)
 	w := newWorld(t, users)
@@ -183,10 +183,10 @@ func TestFormsWithoutALogin(t *testing.T) {
 	}
 	got := post("/task-new", strings.NewReader("body=x"))
 	if got.Code != http.StatusServiceUnavailable {
-		t.Errorf("a form while %d forms are read: got %d, want 503", maxAtOnce, got.Code)
+		t.Errorf("a form while %d forms are being read: got %d, want 503", maxAtOnce, got.Code)
 	}
 	if !strings.Contains(got.Body.String(), "go back and try again") {
-		t.Errorf(`a form while %d forms are read: got %s, want a body with "go back and try again"`, maxAtOnce, got.Body)
+		t.Errorf(`a form while %d forms are being read: got %s, want it to contain "go back and try again"`, maxAtOnce, got.Body)
 	}
 	if r := w.ask("GET", "/tasks", ""); r.code != 401 {
 		t.Errorf("a page during the attack: got %d, want 401", r.code)
@@ -199,12 +199,12 @@ func TestFormsWithoutALogin(t *testing.T) {
 	}
 	ended.Wait()
 	if got := post("/task-new", strings.NewReader("body=x")); got.Code != http.StatusUnauthorized {
-		t.Errorf("a login after the attack: got %d, want 401", got.Code)
+		t.Errorf("a form after the attack: got %d, want 401", got.Code)
 	}
 }
 
-// FuzzAPIBody calls the operations that write tasks. None returns a server error, and each refusal
-// is JSON that gives the reason.
+// FuzzAPIBody calls the operations that write tasks with any body. They never return a server error, and every response is
+// JSON.
 func FuzzAPIBody(f *testing.F) {
 	w := newWorld(f)
 	operations := []struct{ method, path string }{

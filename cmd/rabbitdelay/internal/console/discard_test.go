@@ -14,9 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// A discard saves the removed messages in a file of its job. An operator can download it, and
-// requeue can send the messages again. Messages that are not selected stay. A continued job saves
-// the rest too.
+// A discard job saves the removed messages in a file. An operator can download it, and requeue can send the messages again.
+// Messages that are not selected stay in the queue. A continued job saves the remaining messages too.
 func TestDiscard(t *testing.T) {
 	w := newWorld(t)
 	w.lay() // publishes the dead letters dead-1 and dead-2
@@ -27,7 +26,7 @@ func TestDiscard(t *testing.T) {
 	const chosen = `{"queue":"orders.dead","ids":["dead-1"]`
 	rep := w.must(200, "POST", "/api/v1/discard", chosen+`,"dry_run":true}`)["report"].(map[string]any)
 	if rep["discarded"] != 1.0 || ready("orders.dead") != 2 {
-		t.Fatalf("a dry run discarded %v and left %d messages, want 1 and 2", rep, ready("orders.dead"))
+		t.Fatalf("a dry run: got the report %v and %d messages in the queue, want discarded = 1 and 2", rep, ready("orders.dead"))
 	}
 	job := w.finished(w.must(200, "POST", "/api/v1/discard", chosen+`,"limit":1}`)["job"].(map[string]any))
 	if job["state"] != "done" || job["done"] != 1.0 || ready("orders.dead") != 1 {
@@ -40,11 +39,11 @@ func TestDiscard(t *testing.T) {
 	for m, err := range inspect.SavedIn(kept) {
 		check(t, err)
 		if m.Message.MessageId != "dead-1" || string(m.Message.Body) != "secret body" {
-			t.Errorf(`%s keeps %+v, want Message.MessageId = "dead-1" and Message.Body = "secret body"`, path, m)
+			t.Errorf(`file %s contains %+v, want Message.MessageId = "dead-1" and Message.Body = "secret body"`, path, m)
 		}
 	}
 	if r.code != 200 || len(r.text) == 0 || r.header.Get("Content-Type") != "application/jsonl" {
-		t.Errorf("%d %v: got %s, want 200 and a body of the content type application/jsonl", r.code, r.header, r.text)
+		t.Errorf("downloading the messages: got %d %v %s, want 200 and a body with the content type application/jsonl", r.code, r.header, r.text)
 	}
 
 	// The discard page counts messages before it asks for confirmation.
@@ -56,25 +55,25 @@ func TestDiscard(t *testing.T) {
 	token := tokenField.FindStringSubmatch(string(asked.text))
 	form := url.Values{"token": {token[1]}, "queue": {"orders.dead"}, "counted": {counted[1]}, "count": {"1"}, "dry": {"1"}}
 	if r := w.post("/discard", form, nil); r.code != 303 {
-		t.Fatalf("got %d %s, want 303", r.code, r.text)
+		t.Fatalf("submitting the discard form: got %d %s, want 303", r.code, r.text)
 	} else if job := w.finished(map[string]any{"id": strings.TrimPrefix(r.header.Get("Location"), "job?id=")}); job["done"] != 1.0 || ready("orders.dead") != 0 {
-		t.Errorf(`got %v; %d messages in the queue, want one discarded message and 0`, job, ready("orders.dead"))
+		t.Errorf(`got the job %v and %d messages in the queue, want done = 1 and 0`, job, ready("orders.dead"))
 	} else if page := w.ask("GET", "/job?id="+job["id"].(string), ""); !strings.Contains(string(page.text), "api/v1/jobs/"+job["id"].(string)+"/messages") {
-		t.Errorf("the job's page has no link to its messages: %s", page.text)
+		t.Errorf("got the job's page %s, want a link to its messages", page.text)
 	}
 	if e := w.must(200, "GET", "/api/v1/audit?target=orders.dead", "")["entries"].([]any); len(e) != 2 || e[0].(map[string]any)["action"] != "discard" {
-		t.Errorf("the audit has %v, want two entries, the first with the action discard", e)
+		t.Errorf("the audit log: got %v, want two entries, the first with the action discard", e)
 	}
 }
 
-// Without a directory nothing is discarded, and without the file no page says that there is one.
+// Without a configured directory, no message is discarded. Without a file, the job's page does not mention one.
 func TestDiscardNeedsADirectory(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Discarded = "" })
 	w.lay()
 	for _, more := range []string{`"dry_run":true`, `"limit":2`} {
 		r := w.ask("POST", "/api/v1/discard", fmt.Sprintf(`{"queue":"orders.dead",%s}`, more))
 		if r.code != 503 || !strings.Contains(string(r.text), "serve.discarded") {
-			t.Errorf(`got %d %s, want 503 and a text with "serve.discarded"`, r.code, r.text)
+			t.Errorf(`discard without a directory: got %d %s, want 503 and "serve.discarded" in it`, r.code, r.text)
 		}
 	}
 	if q, _ := w.broker.Queue("orders.dead"); q.Ready != 2 {
@@ -84,7 +83,7 @@ func TestDiscardNeedsADirectory(t *testing.T) {
 	w.must(404, "GET", "/api/v1/jobs/"+job["id"].(string)+"/messages", "")
 }
 
-// If the disk accepts nothing, every message stays in its queue, and the job says why.
+// If messages cannot be saved, they stay in the queue, and the job's error gives the reason.
 func TestDiscardOnAFullDisk(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "file")
 	check(t, os.WriteFile(blocked, nil, 0o600))
@@ -99,6 +98,6 @@ func TestDiscardOnAFullDisk(t *testing.T) {
 	check(t, ch.PublishWithContext(t.Context(), "", "lying", true, false, amqp.Publishing{MessageId: "1"}))
 	job := w.finished(w.must(200, "POST", "/api/v1/discard", `{"queue":"lying","limit":1}`)["job"].(map[string]any))
 	if q, _ := w.broker.Queue("lying"); job["state"] != "failed" || !strings.Contains(job["error"].(string), "serve.discarded") || q.Ready != 1 {
-		t.Errorf(`got %v; %d messages in the queue, want a failed job with an error about serve.discarded, and 1`, job, q.Ready)
+		t.Errorf(`got the job %v and %d messages in the queue, want a failed job with an error containing "serve.discarded", and 1`, job, q.Ready)
 	}
 }

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// Every possible task id can be read and changed: as a segment of the path if a path can contain
-// it, and as a parameter.
+// A task with any id can be read and changed by a parameter, and also by a path if a path can contain the id.
 func TestEveryIDIsAddressable(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []string{
@@ -33,17 +32,17 @@ func TestEveryIDIsAddressable(t *testing.T) {
 			}
 			w.must(200, "POST", at("/reschedule"), `{"by":"1h"}`)
 			if got := w.must(200, "GET", at(""), "")["task"].(map[string]any); got["id"] != id || got["version"] != 2.0 {
-				t.Errorf(`%q: GET %s: got %v, want id %v and version 2`, id, way, got, id)
+				t.Errorf(`id %q: GET %s: got %v, want id %v and version 2`, id, way, got, id)
 			}
 			w.must(200, "POST", at("/run"), "")
 			if got := w.must(200, "POST", at("/cancel"), ""); got["status"] != "cancelled" {
-				t.Errorf(`%q: after cancel at %s: got %v, want the status "cancelled"`, id, way, got)
+				t.Errorf(`id %q: cancel at %s: got %v, want the status "cancelled"`, id, way, got)
 			}
 			if got := w.must(200, "GET", strings.Replace(at(""), "/tasks/", "/trace/", 1), ""); got["id"] != id {
 				t.Errorf("the trace at %s has the id %v, want %q", way, got["id"], id)
 			}
 			if r := w.ask("GET", "/task?id="+url.QueryEscape(id), ""); r.code != 200 {
-				t.Errorf("%q: the page: got %d, want 200", id, r.code)
+				t.Errorf("id %q: the task's page: got %d, want 200", id, r.code)
 			}
 			_, err := w.db.ExecContext(t.Context(), "DELETE FROM rabbitdelay_tasks")
 			check(t, err)
@@ -53,14 +52,14 @@ func TestEveryIDIsAddressable(t *testing.T) {
 		at := "/api/v1/recurring/-%s?name=" + url.QueryEscape(name)
 		w.must(200, "PUT", strings.Replace(at, "%s", "", 1), `{"every":"1h","queue":"orders"}`)
 		if got := w.must(200, "POST", strings.Replace(at, "%s", "/pause", 1), ""); got["name"] != name {
-			t.Errorf("got the recurring task %v, want %q", got["name"], name)
+			t.Errorf("the paused recurring task is %v, want %q", got["name"], name)
 		}
 		if r := w.ask("DELETE", strings.Replace(at, "%s", "", 1), ""); r.code != 204 {
-			t.Errorf("deleting %q: got %d %s, want 204", name, r.code, r.text)
+			t.Errorf("deleting the recurring task %q: got %d %s, want 204", name, r.code, r.text)
 		}
 	}
 	if r := w.ask("GET", "/api/v1/tasks/a?id=b", ""); r.code != 422 || !strings.Contains(string(r.text), "query.id") {
-		t.Errorf(`two ids: got %d %s, want 422 and a text with "query.id"`, r.code, r.text)
+		t.Errorf(`an id in the path and another one in the query: got %d %s, want 422 and "query.id"`, r.code, r.text)
 	}
 	if r := w.ask("PUT", "/api/v1/tasks/%FF", `{"queue":"orders","due":"2h"}`); r.code != 400 || !strings.Contains(string(r.text), "expected UTF-8") {
 		t.Errorf(`an id that is not UTF-8: got %d %s, want 400 and "expected UTF-8"`, r.code, r.text)
@@ -73,7 +72,7 @@ func TestEveryIDIsAddressable(t *testing.T) {
 	}
 }
 
-// A path with two slashes leads to the page, with the prefix.
+// A path with two slashes redirects to the page with the prefix.
 func TestTwoSlashes(t *testing.T) {
 	w := newWorld(t, func(cfg *Config) { cfg.Prefix = "/delays" })
 	for from, to := range map[string]string{
@@ -86,7 +85,7 @@ func TestTwoSlashes(t *testing.T) {
 	}
 }
 
-// Only one large request is read at a time, so that memory is limited; small requests continue.
+// Only one large request is read at a time, which limits the memory. Small requests are still answered.
 func TestLargeRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -102,13 +101,13 @@ func TestLargeRequests(t *testing.T) {
 		}
 		<-w.c.large
 		if r := w.ask("POST", "/api/v1/tasks", tasks(25<<20)); r.code != 413 {
-			t.Errorf("one that is too large: got %d %.200s, want 413", r.code, r.text)
+			t.Errorf("a request that is too large: got %d %.200s, want 413", r.code, r.text)
 		}
 	})
 }
 
-// A request that is refused before its body was read is answered, even if the client sends slowly
-// and reads the answer only afterwards.
+// If a request is refused before its body was read, the client can still read the answer, even if it sends the body
+// slowly first.
 func TestRefusedWhileSending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -116,7 +115,7 @@ func TestRefusedWhileSending(t *testing.T) {
 			conn, err := w.server.Listener.(*memoryListener).dial(t.Context(), "", "")
 			check(t, err)
 			defer func() { _ = conn.Close() }()
-			check(t, conn.SetDeadline(time.Now().Add(time.Minute))) // the test fails if the server neither reads nor closes the connection
+			check(t, conn.SetDeadline(time.Now().Add(time.Minute))) // so that the test fails if the server neither reads nor closes the connection
 			part := bytes.Repeat([]byte(" "), 1<<20)
 			_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", at, parts*len(part))
 			check(t, err)
@@ -143,17 +142,17 @@ func TestRefusedWhileSending(t *testing.T) {
 	})
 }
 
-// Times have milliseconds, including those in the audit's description of a task.
+// Times in the audit log have milliseconds, including those in the description of a task.
 func TestAuditHasMilliseconds(t *testing.T) {
 	w := newWorld(t)
 	w.must(201, "PUT", "/api/v1/tasks/a", `{"queue":"orders","due":"90m"}`)
 	entries := w.must(200, "GET", "/api/v1/audit?limit=1", "")["entries"].([]any)
 	if detail := entries[0].(map[string]any)["detail"].(string); !regexp.MustCompile(`^due \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`).MatchString(detail) {
-		t.Errorf(`the audit's detail is %q, want "due" and a UTC time in ms`, detail)
+		t.Errorf(`the audit entry's detail is %q, want "due" and a UTC time with milliseconds`, detail)
 	}
 }
 
-// The first page shows that tasks have failed and that tasks were late.
+// The first page shows failed tasks and late tasks.
 func TestNowKnowsFailuresAndLateness(t *testing.T) {
 	w := newWorld(t)
 	now := time.Now()
@@ -169,15 +168,15 @@ func TestNowKnowsFailuresAndLateness(t *testing.T) {
 	page := string(w.ask("GET", "/", "").text)
 	for _, want := range []string{"20 tasks failed in the last hour, up from 0 in the hour before; 20 in total", "Half of the tasks in the last hour were"} {
 		if !strings.Contains(page, want) {
-			t.Errorf("no %q in\n%s", want, page)
+			t.Errorf("got the page\n%s\nwant it to contain %q", page, want)
 		}
 	}
 	if got := fmt.Sprint(w.must(200, "GET", "/api/v1/overview", "")["ended"]); got != "map[done:20 failed:20 failed_before:0 failed_day:20 retried:0]" {
-		t.Errorf("the overview has %s, want map[done:20 failed:20 failed_before:0 failed_day:20 retried:0]", got)
+		t.Errorf("the overview's ended: got %s, want map[done:20 failed:20 failed_before:0 failed_day:20 retried:0]", got)
 	}
 }
 
-// Input that JSON decoders would replace or guess is refused.
+// Input that JSON decoders would silently change is refused.
 func TestBodiesAreTakenLiterally(t *testing.T) {
 	w := newWorld(t)
 	for name, x := range map[string]struct {
@@ -199,17 +198,17 @@ func TestBodiesAreTakenLiterally(t *testing.T) {
 	} {
 		r := w.ask("POST", "/api/v1/tasks", x.body)
 		if r.code != x.code || !strings.Contains(string(r.text), x.says) {
-			t.Errorf("%s: got %d %s, want %d and a text with %q", name, r.code, r.text, x.code, x.says)
+			t.Errorf("%s: got %d %s, want %d and %q in it", name, r.code, r.text, x.code, x.says)
 		}
 		if strings.Contains(string(r.text), "Go struct") {
-			t.Errorf("%s: the error names a Go type: %s", name, r.text)
+			t.Errorf("%s: got the error %s, want no Go type in it", name, r.text)
 		}
 		if r.code == 200 && r.json(t)["created"] != 0.0 {
-			t.Errorf("%s: got 200, although nothing should be scheduled: %s", name, r.text)
+			t.Errorf("%s: got %s, want \"created\": 0", name, r.text)
 		}
 	}
 	if list := w.must(200, "GET", "/api/v1/tasks", "")["tasks"].([]any); len(list) != 0 {
-		t.Errorf("invalid requests scheduled tasks: %v", list)
+		t.Errorf("after invalid requests, the tasks are %v, want none", list)
 	}
 	w.must(201, "PUT", "/api/v1/tasks/-?id="+url.QueryEscape("a😀"), `{"queue":"orders","due":"1h","body":"\ud83d\ude00"}`)
 	r := w.ask("PUT", "/api/v1/tasks/-?id="+url.QueryEscape("a"+strings.Repeat("é", 127)+"é"), `{"queue":"orders","due":"1h"}`)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Event streams outlive the deadlines of requests.
+// Event streams stay open beyond the server's deadlines for requests.
 func TestEventsOutliveDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -33,13 +33,13 @@ func TestEventsOutliveDeadlines(t *testing.T) {
 			}
 			_ = got.Body.Close()
 			if events < 2 {
-				t.Errorf("%s ended after %d events, want at least 2", path, events)
+				t.Errorf("stream %s ended after %d events, want at least 2", path, events)
 			}
 		}
 	})
 }
 
-// After the session has ended, its event stream ends too.
+// When the session ends, its event stream ends too.
 func TestEventsEndWithTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file, users := withUsers(t)
@@ -61,7 +61,7 @@ func TestEventsEndWithTheSession(t *testing.T) {
 			check(t, err)
 			cheapen(t, file)
 			if _, err := io.Copy(io.Discard, got.Body); err != nil {
-				t.Errorf("reading the stream %s to its end: %v", path, err)
+				t.Errorf("reading the stream %s until it ends: got error %v, want nil", path, err)
 			}
 			_ = got.Body.Close()
 		}

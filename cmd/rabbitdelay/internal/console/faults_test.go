@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// looking returns the addresses of everything that a viewer may read.
+// looking returns the addresses of all pages and API resources that a viewer may read.
 func (w *world) looking(who ...func(*http.Request)) []string {
 	list := []string{"/", "/tasks", "/task?id=a", "/task?id=none", "/trace?id=a", "/trace?id=none", "/recurring", "/dead",
 		"/dead-queue?queue=orders.dead", "/layouts", "/audit", "/job?id=j"}
@@ -33,8 +33,8 @@ func (w *world) looking(who ...func(*http.Request)) []string {
 	return list
 }
 
-// A viewer is told what does not answer, and what still works, but does not see the texts of
-// drivers, which contain users and addresses.
+// A viewer sees which component does not answer and what still works, but not the errors of drivers, which contain user
+// names and addresses.
 func TestDriverErrorsAreHidden(t *testing.T) {
 	secret := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 9, 8, 7), Port: 5672}, Err: errors.New("refused for user shopuser")}
 	hidden := []string{"10.9.8.7", "shopuser"}
@@ -64,7 +64,7 @@ func TestDriverErrorsAreHidden(t *testing.T) {
 	for _, path := range w.looking(as(RoleViewer)) {
 		text := string(w.ask("GET", path, "", as(RoleViewer)).text)
 		if slices.ContainsFunc(hidden, func(s string) bool { return strings.Contains(text, s) }) {
-			t.Errorf("%s shows an address to a viewer: %s", path, text)
+			t.Errorf("%s as a viewer: got %s, want no addresses or user names of the driver", path, text)
 		}
 	}
 	for path, want := range map[string]string{
@@ -73,16 +73,16 @@ func TestDriverErrorsAreHidden(t *testing.T) {
 		for role, told := range map[Role]bool{RoleViewer: false, RoleOperator: true} {
 			text := string(w.ask("GET", path, "", as(role)).text)
 			if !strings.Contains(text, want) || strings.Contains(text, "10.9.8.7") != told {
-				t.Errorf("%s as %s: got %s, want %q, and the address: %t", path, role, text, want, told)
+				t.Errorf("%s as %s: got %s, want %q, and the driver's address: %t", path, role, text, want, told)
 			}
 		}
 	}
 	if text := string(w.ask("GET", "/job?id=j", "", as(RoleOperator)).text); !strings.Contains(text, "shopuser") {
-		t.Errorf("the job's page does not tell an operator why the job failed: %s", text)
+		t.Errorf("the page of a failed job as an operator: got %s, want the driver's error", text)
 	}
 }
 
-// A console without a broker does not report that a broker does not answer.
+// A console without a broker does not report that the broker does not answer.
 func TestConsoleWithoutABroker(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Look, c.Client, c.Previous = nil, nil, nil })
 	for path, want := range map[string]string{
@@ -91,11 +91,11 @@ func TestConsoleWithoutABroker(t *testing.T) {
 	} {
 		text := string(w.ask("GET", path, "").text)
 		if !strings.Contains(text, want) {
-			t.Errorf("%s does not say %q, but %s", path, want, text)
+			t.Errorf("%s: got %s, want %q in it", path, text, want)
 		}
 		for _, untrue := range []string{"does not answer", "could not be read", "Nothing is sent"} {
 			if strings.Contains(text, untrue) {
-				t.Errorf("%s says %q: %s", path, untrue, text)
+				t.Errorf("%s: got %s, want no %q in it", path, text, untrue)
 			}
 		}
 	}

@@ -32,7 +32,7 @@ func (w *world) fill() time.Time {
 	return due
 }
 
-// movedOnce fails the test unless each task was rescheduled once, by an hour.
+// movedOnce fails the test unless each task was rescheduled exactly once, by an hour.
 func (w *world) movedOnce(due time.Time) {
 	w.t.Helper()
 	n, wrong := 0, 0
@@ -43,16 +43,16 @@ func (w *world) movedOnce(due time.Time) {
 		check(w.t, err)
 		if n++; task.Version != 2 || !task.DeliverAt.Equal(due.Add(time.Hour+time.Duration(i)*time.Millisecond)) {
 			if wrong++; wrong < 5 {
-				w.t.Errorf("%s has version %d and is due at %v, want version 2 and its due time plus 1h", task.ID, task.Version, task.DeliverAt)
+				w.t.Errorf("task %s has version %d and is due at %v, want version 2 and its original due time plus 1h", task.ID, task.Version, task.DeliverAt)
 			}
 		}
 	}
 	if n != many || wrong > 0 {
-		w.t.Errorf("got %d tasks, of which %d were not moved exactly once, want %d and 0", n, wrong, many)
+		w.t.Errorf("got %d tasks, of which %d were not rescheduled exactly once, want %d and 0", n, wrong, many)
 	}
 }
 
-// begun starts to reschedule all tasks, and waits until some have been rescheduled.
+// begun starts a job that reschedules all tasks, waits until it has changed some, and returns its id.
 func (w *world) begun() string {
 	w.t.Helper()
 	out := w.must(200, "POST", "/api/v1/tasks/bulk", `{"action":"reschedule-by","by":"1h","filter":{"queue":"orders"},"count":20000}`)
@@ -61,7 +61,7 @@ func (w *world) begun() string {
 		j := w.must(200, "GET", "/api/v1/jobs/"+id, "")
 		if j["done"].(float64) > 0 {
 			if j["state"] != "running" {
-				w.t.Fatalf(`the job has already ended: got %v, want state = "running"`, j)
+				w.t.Fatalf(`the job has finished too early: got %v, want state = "running"`, j)
 			}
 			return id
 		}
@@ -71,7 +71,7 @@ func (w *world) begun() string {
 	}
 }
 
-// newWorldOn returns another process on the same database.
+// newWorldOn returns a console that acts like another process on the same database.
 func newWorldOn(t *testing.T, w *world) *world {
 	t.Helper()
 	other := *w
@@ -84,7 +84,7 @@ func newWorldOn(t *testing.T, w *world) *world {
 	return &other
 }
 
-// If the process of a job exits, another process continues the job, and each task is rescheduled once.
+// If the process of a job exits, another process can continue the job, and each task is rescheduled once.
 func TestJobIsContinued(t *testing.T) {
 	w := newWorld(t)
 	due := w.fill()
@@ -93,7 +93,7 @@ func TestJobIsContinued(t *testing.T) {
 	check(t, w.c.Close(t.Context()))
 	j := other.must(200, "GET", "/api/v1/jobs/"+id, "")
 	if j["state"] != "interrupted" || j["done"].(float64) >= many {
-		t.Fatalf(`after its process ended: got %v, want state = "interrupted" and done < %v`, j, many)
+		t.Fatalf(`after the job's process has exited: got %v, want state = "interrupted" and done < %v`, j, many)
 	}
 	j = other.must(200, "POST", "/api/v1/jobs/"+id+"/continue", "")
 	if j = other.finished(j); j["state"] != "done" || j["done"] != float64(many) {
@@ -102,26 +102,26 @@ func TestJobIsContinued(t *testing.T) {
 	other.movedOnce(due)
 }
 
-// If the heartbeats of a job's process are late, another process may take over the job, and the first process then does
-// nothing more.
+// If the heartbeats of a job's process are late, another process can take over the job, and the first process stops
+// working on it.
 func TestJobIsTakenOver(t *testing.T) {
 	w := newWorld(t)
 	due := w.fill()
 	other := newWorldOn(t, w)
-	// quiet makes the heartbeats of the process unreadable.
+	// quiet runs statements that suppress the heartbeats of the process, or restore them.
 	quiet := func(how string) {
 		_, err := w.db.ExecContext(t.Context(), how)
 		check(t, err)
 	}
 	id := w.begun()
 	if r := other.ask("POST", "/api/v1/jobs/"+id+"/continue", ""); r.code != 409 || !strings.Contains(string(r.text), "is running") {
-		t.Fatalf(`a job that runs: got %d %s, want 409 and a text with "is running"`, r.code, r.text)
+		t.Fatalf(`continuing a running job: got %d %s, want 409 and "is running" in it`, r.code, r.text)
 	}
 	quiet("CREATE TRIGGER quiet AFTER UPDATE OF alive_at ON rabbitdelay_audit WHEN new.alive_at > 0 " +
 		"BEGIN UPDATE rabbitdelay_audit SET alive_at = 0 WHERE id = new.id; END")
 	quiet("UPDATE rabbitdelay_audit SET alive_at = 0")
 	if r := other.ask("POST", "/api/v1/jobs/"+id+"/continue", ""); r.code != 200 {
-		t.Fatalf("continuing a job that is not reported as alive: got %d %s, want 200", r.code, r.text)
+		t.Fatalf("continuing a job without heartbeats: got %d %s, want 200", r.code, r.text)
 	}
 	quiet("DROP TRIGGER quiet")
 	quiet("UPDATE rabbitdelay_audit SET alive_at = CAST(unixepoch('subsec') * 1000 AS INTEGER)")
@@ -132,8 +132,8 @@ func TestJobIsTakenOver(t *testing.T) {
 	other.movedOnce(due)
 }
 
-// The audit of a task lists exactly the bulk changes that changed the task, whichever filter selected it, even after it
-// was deleted.
+// The audit log of a task contains exactly the bulk changes that changed the task, whichever filter selected it, even
+// after the task was deleted.
 func TestAuditOfATaskHasItsBulkChanges(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []string{"a-1", "a-2", "b-1"} {
@@ -155,17 +155,17 @@ func TestAuditOfATaskHasItsBulkChanges(t *testing.T) {
 			got = append(got, e.(map[string]any)["action"].(string))
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("%s: got %q, want %q", id, got, want)
+			t.Errorf("audit log of task %s: got %q, want %q", id, got, want)
 		}
 	}
 }
 
-// Any process can stop a job, and the job can be continued from its position.
+// Any process can stop a job and continue it where it was stopped.
 func TestJobIsStopped(t *testing.T) {
 	w := newWorld(t)
 	due := w.fill()
 	other := newWorldOn(t, w)
-	// Each transaction takes longer than the pause of a writer that waits for the file's lock.
+	// Each transaction takes longer than a writer pauses between two attempts to lock the database file.
 	for _, statement := range []string{
 		"CREATE VIEW slow AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 300000) SELECT max(i) AS i FROM n",
 		"CREATE TRIGGER slow AFTER UPDATE ON rabbitdelay_tasks WHEN OLD.id LIKE '%00' BEGIN SELECT i FROM slow; END",
@@ -193,7 +193,7 @@ func TestJobIsStopped(t *testing.T) {
 	}
 	other.movedOnce(due)
 	if r := other.ask("POST", "/api/v1/jobs/"+id+"/stop", ""); r.code != 409 || !strings.Contains(string(r.text), "is done; expected a running job") {
-		t.Errorf(`stopped once it is done: got %d %s, want 409 and a text with "is done; expected a running job"`, r.code, r.text)
+		t.Errorf(`stopping a job that is done: got %d %s, want 409 and "is done; expected a running job" in it`, r.code, r.text)
 	}
 	var actions []string
 	entries, err := other.c.core.Audit(t.Context(), service.Identity{}, id, "", 10)
@@ -202,11 +202,11 @@ func TestJobIsStopped(t *testing.T) {
 		actions = append(actions, e.Action)
 	}
 	if got := strings.Join(actions, " "); got != "job.stop job.continue job.stop" {
-		t.Errorf("the audit of the job has %s, want job.stop job.continue job.stop", got)
+		t.Errorf("the audit log of the job: got the actions %s, want job.stop job.continue job.stop", got)
 	}
 }
 
-// requeues starts a requeue of at most half of the messages, and waits until some were sent.
+// requeues starts a requeue job with the limit most and the given rate, and waits until some messages were sent.
 func (w *world) requeues(most int, rate float64) (job service.Job, went func() int) {
 	w.t.Helper()
 	conn, err := w.broker.Connect()
@@ -229,7 +229,7 @@ func (w *world) requeues(most int, rate float64) (job service.Job, went func() i
 	check(w.t, err)
 	for went() < 3 {
 		if j, err := w.c.core.Job(w.t.Context(), anna, job.ID); err != nil || j.State != service.JobRunning {
-			w.t.Fatalf("got %v, %+v, want no error and State = service.JobRunning", err, j)
+			w.t.Fatalf("the requeue job: got error %v and %+v, want no error and State = service.JobRunning", err, j)
 		}
 		<-time.After(10 * time.Millisecond)
 	}
@@ -238,7 +238,7 @@ func (w *world) requeues(most int, rate float64) (job service.Job, went func() i
 
 var anna = service.Identity{Name: "anna", Role: service.RoleOperator}
 
-// A stopped requeue remembers how many messages were sent, so that it does not exceed its limit when it is continued.
+// A stopped requeue job keeps the number of sent messages, so that it does not exceed its limit when it is continued.
 func TestStoppedRequeueKeepsItsCount(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"table": func(*Config) {}, "memory": func(c *Config) { c.Store, c.DB = nil, nil },
@@ -253,7 +253,7 @@ func TestStoppedRequeueKeepsItsCount(t *testing.T) {
 				job, err = w.c.core.Job(t.Context(), anna, job.ID)
 				check(t, err)
 				if job.State != service.JobStopped {
-					t.Errorf("the job is %s, want service.JobStopped", job.State)
+					t.Errorf("the job's state is %s, want service.JobStopped", job.State)
 				}
 				if int(job.Done) != went() {
 					t.Errorf("the job reports %d moved messages, want %d", job.Done, went())
@@ -263,8 +263,8 @@ func TestStoppedRequeueKeepsItsCount(t *testing.T) {
 	}
 }
 
-// If the process of a requeue only seems to be dead, it continues in both processes, and together
-// they do not exceed its limit.
+// If the process of a requeue job only seems to have exited and another process takes over the job, the two processes
+// together do not exceed the job's limit.
 func TestRequeueTakenOverStaysWithinItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 250
@@ -287,7 +287,7 @@ func TestRequeueTakenOverStaysWithinItsLimit(t *testing.T) {
 		j := other.finished(map[string]any{"id": job.ID})
 		check(t, w.c.Close(t.Context()))
 		if n := went(); n > most || n < most-200 || !strings.Contains(fmt.Sprint(j["result"]), "possibly up to") {
-			t.Errorf("%d messages were sent, want at most %d; the job: %v", n, most, j)
+			t.Errorf("%d messages were sent, want %d to %d and a result containing \"possibly up to\"; the job is %v", n, most-200, most, j)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 )
 
-// Entries and jobs are deleted after some time, except running jobs.
+// Old audit entries and jobs are deleted, except running jobs.
 func TestAuditIsKeptForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -45,22 +45,22 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 		add(2*hour-time.Minute, "young", "", 2*hour)
 		w.cfg.KeepAudit = 2 * hour
 		other := newWorldOn(t, w)
-		<-time.After(10 * time.Second) // enough for the first purge, which waits for the file's lock
+		<-time.After(10 * time.Second) // enough for the first purge, which may wait for the database file's lock
 		synctest.Wait()
 		var left string
 		check(t, w.db.QueryRowContext(t.Context(), "SELECT group_concat(action) FROM (SELECT action FROM rabbitdelay_audit ORDER BY action LIMIT 10)").Scan(&left))
 		if left != "running job,young" {
-			t.Errorf(`got the jobs %s, want "running job,young"`, left)
+			t.Errorf(`the remaining entries: got %s, want "running job,young"`, left)
 		}
 		var tasks int
 		check(t, w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_audit_tasks").Scan(&tasks))
 		if tasks != 2 {
-			t.Errorf("got %d tasks of jobs, want 2", tasks)
+			t.Errorf("the remaining rows in rabbitdelay_audit_tasks: got %d, want 2", tasks)
 		}
 		check(t, other.c.Close(t.Context()))
 		w.cfg.KeepAudit = time.Minute
 		if _, err := New(w.cfg); err == nil || !strings.Contains(err.Error(), "expected 0 for the default, or 1h or more") {
-			t.Errorf(`a minute: got %v, want an error with "expected 0 for the default, or 1h or more"`, err)
+			t.Errorf(`KeepAudit of a minute: got error %v, want it to contain "expected 0 for the default, or 1h or more"`, err)
 		}
 		_, err := w.db.ExecContext(t.Context(), "DROP TABLE rabbitdelay_audit")
 		check(t, err)
@@ -71,14 +71,14 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 		o, err := other.c.core.Overview(t.Context(), service.Identity{Role: service.RoleOperator})
 		check(t, err)
 		if !strings.Contains(o.Problem, "old audit entries cannot be deleted") {
-			t.Errorf(`the overview says %q, want a text with "old audit entries cannot be deleted"`, o.Problem)
+			t.Errorf(`the overview's problem is %q, want it to contain "old audit entries cannot be deleted"`, o.Problem)
 		}
 	})
 }
 
-// If a console cannot be created, no goroutine is left running; goleak would report it.
+// If a console cannot be created, no goroutine is left running, as goleak checks.
 func TestNoConsoleWithoutItsUsers(t *testing.T) {
 	if _, err := New(Config{Users: t.TempDir() + "/users.yaml"}); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("got %v, want an error that the file does not exist", err)
+		t.Errorf("got error %v, want it to contain \"no such file\"", err)
 	}
 }

@@ -9,15 +9,15 @@ import (
 	"sync"
 )
 
-// memoryListener accepts connections that are in-memory pipes, so that servers and clients work in
-// the virtual time of testing/synctest. A pipe has no buffer: a write waits for its reader.
+// memoryListener accepts in-memory pipes as connections, so that servers and clients work in the virtual time of
+// testing/synctest. A pipe has no buffer, so a write waits for its reader.
 type memoryListener struct {
 	dialed chan net.Conn
 	closed chan struct{}
 	close  func()
 }
 
-// memoryConn reports the addresses of a TCP connection.
+// memoryConn is a pipe with the addresses of a TCP connection.
 type memoryConn struct{ net.Conn }
 
 var errMemoryRefused = errors.New("connection refused")
@@ -62,8 +62,8 @@ func memoryAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Por
 func (memoryConn) LocalAddr() net.Addr  { return memoryAddr() }
 func (memoryConn) RemoteAddr() net.Addr { return memoryAddr() }
 
-// serveInMemory starts a server that only the returned client can reach. The client does not follow redirects. The
-// caller closes the server.
+// serveInMemory starts a server that only the returned client can reach. The client does not follow redirects. The caller
+// must close the server.
 func serveInMemory(h http.Handler, change ...func(*http.Server)) (*httptest.Server, *http.Client) {
 	l := newMemoryListener()
 	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}

@@ -25,7 +25,7 @@ import (
 
 const password = "correct horse battery"
 
-// withUsers writes a file with the users vera, a viewer, and otto, an operator.
+// withUsers writes a users file with the viewer vera and the operator otto.
 func withUsers(t *testing.T) (file string, change func(*Config)) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "users.yaml")
@@ -37,7 +37,7 @@ func withUsers(t *testing.T) (file string, change func(*Config)) {
 	return file, func(c *Config) { c.Users = file }
 }
 
-// cheapen replaces the hashes of all users of a file with a cheap one, because the real ones take
+// cheapen replaces the password hashes of all users in a file with a cheap one, because checking the real ones takes
 // seconds with the race detector.
 func cheapen(t *testing.T, file string) {
 	t.Helper()
@@ -48,7 +48,7 @@ func cheapen(t *testing.T, file string) {
 	check(t, os.WriteFile(file, regexp.MustCompile(`\$2a\$12\$[./A-Za-z0-9]{53}`).ReplaceAllLiteral(text, hash), 0o600))
 }
 
-// browser keeps the cookies of a session.
+// browser has the cookies of a session.
 type browser struct {
 	w       *world
 	cookies []*http.Cookie
@@ -78,7 +78,7 @@ func (w *world) post(path string, form url.Values, b *browser, change ...func(*h
 
 var tokenField = regexp.MustCompile(`name="` + service.FormTokenField + `"\s+value="([^"]+)"`)
 
-// token returns the form token of a session.
+// token returns the session's form token.
 func (b *browser) token() string {
 	b.w.t.Helper()
 	m := tokenField.FindSubmatch(b.w.ask("GET", "/task-new", "", b.with).text)
@@ -117,14 +117,14 @@ func (w *world) state() string {
 	return b.String()
 }
 
-// forms lists the paths of the pages that change something.
+// forms lists the paths of the forms that change something.
 var forms = []string{
 	"task-cancel", "task-reschedule", "task-run", "task-revive", "task-new", "bulk", "job-stop", "job-continue",
 	"recurring-edit", "recurring-pause", "recurring-resume", "recurring-run", "recurring-delete", "requeue", "discard", "retire",
 	"destination-pause", "destination-resume", "destination-rate-limit",
 }
 
-// discarded reads bodies, which no viewer sees.
+// discarded is the operation that returns bodies, which a viewer may not read.
 const discarded = "GET /api/v1/jobs/{id}/messages"
 
 // No change succeeds for a viewer or an unknown caller, by any route, and neither sees a body or a secret header value.
@@ -169,10 +169,10 @@ func TestActionsByRole(t *testing.T) {
 						t.Errorf("%s: %s %s: got %d %s, want 403", name, method, path, r.code, r.text)
 					}
 				case !nobody && method == "GET" && (r.code == 401 || r.code == 403):
-					t.Errorf("%s: %s %s: got %d %s, want the answer to a GET", name, method, path, r.code, r.text)
+					t.Errorf("%s: %s %s: got %d %s, want a code other than 401 and 403", name, method, path, r.code, r.text)
 				}
 				if strings.Contains(string(r.text), "secret") {
-					t.Errorf("%s: %s %s shows a secret: %s", name, method, path, r.text)
+					t.Errorf("%s: %s %s: got %s, want no \"secret\" in it", name, method, path, r.text)
 				}
 			}
 			for _, path := range forms {
@@ -198,7 +198,7 @@ func TestActionsByRole(t *testing.T) {
 				}
 				for _, secret := range []string{"secret body", "secret key"} {
 					if strings.Contains(string(r.text), secret) {
-						t.Errorf("%s: GET %s shows the %s", name, path, secret)
+						t.Errorf("%s: GET %s contains the %s, want it hidden", name, path, secret)
 					}
 				}
 			}
@@ -208,24 +208,24 @@ func TestActionsByRole(t *testing.T) {
 				}
 			}
 			if after := w.state(); after != before {
-				t.Fatalf("%s changed the tasks to\n%s\nfrom\n%s", name, after, before)
+				t.Fatalf("after the requests of %s, the tasks are\n%s\nwant\n%s", name, after, before)
 			}
 		}
 		w.must(403, "GET", "/api/v1/tasks?header=api-key%3Dsecret", "", bearer(viewing))
 		w.must(403, "GET", "/api/v1/counts?header=api-key%3Dsecret", "", bearer(viewing))
 		if task := w.must(200, "GET", "/api/v1/tasks/a", "", bearer(operating))["task"].(map[string]any); task["body"] != "secret body" {
-			t.Errorf(`an operator sees %v, want body = "secret body"`, task)
+			t.Errorf(`the task as an operator: got %v, want body = "secret body"`, task)
 		}
 		w.must(200, "POST", "/api/v1/tasks/a/cancel", "", bearer(operating))
 		entries, err := w.c.core.Audit(t.Context(), service.Identity{}, "a", "", 10)
 		check(t, err)
 		if len(entries) != 1 || entries[0].Who != "token shop" || entries[0].Action != "task.cancel" {
-			t.Errorf(`the audit has %+v, want one entry with Who = "token shop" and Action = "task.cancel"`, entries)
+			t.Errorf(`the audit log: got %+v, want one entry with Who = "token shop" and Action = "task.cancel"`, entries)
 		}
 	})
 }
 
-// The service itself refuses changes by viewers, whatever handler is in front of it.
+// The service itself refuses changes by viewers, independently of the HTTP handlers.
 func TestServiceRefusesViewers(t *testing.T) {
 	w := newWorld(t)
 	check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
@@ -256,13 +256,13 @@ func TestServiceRefusesViewers(t *testing.T) {
 			"continue": func() error { _, err := c.ContinueJob(ctx, who, "x"); return err },
 		} {
 			if err := do(); !errors.Is(err, service.ErrForbidden) {
-				t.Errorf("%s by %q: got %v, want service.ErrForbidden", what, who.Role, err)
+				t.Errorf("%s with the role %q: got error %v, want service.ErrForbidden", what, who.Role, err)
 			}
 		}
 	}
 }
 
-// Sessions end when the user's password or role changes, or the user is removed.
+// Sessions end when the user's password or role changes, or when the user is removed.
 func TestSessionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file, users := withUsers(t)
@@ -278,12 +278,12 @@ func TestSessionsEnd(t *testing.T) {
 			<-time.After(1100 * time.Millisecond) // the file is read again
 			vera, r := w.login("vera", password)
 			if r.code != 303 || r.header.Get("Location") != "/tasks?status=failed" || look(vera) != 200 {
-				t.Fatalf("%s: login: %d %v, then %d, want 303 to /tasks?status=failed, then 200", name, r.code, r.header, look(vera))
+				t.Fatalf("%s: login: got %d %v, then %d, want 303 to /tasks?status=failed, then 200", name, r.code, r.header, look(vera))
 			}
 			end()
 			<-time.After(1100 * time.Millisecond)
 			if code := look(vera); code != 401 {
-				t.Errorf("after %s: got %d, want 401", name, code)
+				t.Errorf("after a change of %s: got %d, want 401", name, code)
 			}
 		}
 		otto, r := w.login("otto", password)
@@ -313,7 +313,7 @@ func TestSessionsEnd(t *testing.T) {
 		}
 		secure := w.post("/login", url.Values{"name": {"otto"}, "password": {password}}, nil, func(r *http.Request) { r.Header.Set("X-Forwarded-Proto", "https") })
 		if got := secure.header.Get("Set-Cookie"); !strings.HasPrefix(got, "__Host-rabbitdelay_session=") || !strings.Contains(got, "Secure") {
-			t.Errorf(`behind https: got %v, want got beginning with "__Host-rabbitdelay_session=" and got with "Secure"`, secure.header)
+			t.Errorf(`login over https: got %v, want a cookie that begins with "__Host-rabbitdelay_session=" and contains "Secure"`, secure.header)
 		}
 		https := func(r *http.Request) { r.Header.Set("X-Forwarded-Proto", "https") }
 		over := &browser{w, (&http.Response{Header: secure.header}).Cookies()}
@@ -326,7 +326,7 @@ func TestSessionsEnd(t *testing.T) {
 	})
 }
 
-// With its own TLS, a console tells browsers to use only https from then on.
+// A console with its own TLS sends Strict-Transport-Security, so that browsers use only https from then on.
 func TestTransportSecurity(t *testing.T) {
 	w := newWorld(t)
 	for name, change := range map[string]func(*http.Request){
@@ -337,7 +337,7 @@ func TestTransportSecurity(t *testing.T) {
 		change(r)
 		w.c.ServeHTTP(answer, r)
 		if got := answer.Header().Get("Strict-Transport-Security"); got != name {
-			t.Errorf("got %q, want %q", got, name)
+			t.Errorf("got Strict-Transport-Security %q, want %q", got, name)
 		}
 	}
 }
@@ -367,17 +367,17 @@ func TestForgedForms(t *testing.T) {
 	other, _ := w.login("vera", password)
 	for name, token := range map[string]string{"no": "", "a wrong": token + "x", "another session's": other.token()} {
 		if r := w.post("/task-cancel", url.Values{"id": {"a"}, "token": {token}}, otto); r.code != 403 {
-			t.Errorf("%s token: got %d %.200s, want 403", name, r.code, r.text)
+			t.Errorf("a form with %s token: got %d %.200s, want 403", name, r.code, r.text)
 		}
 	}
 	if task, err := w.store.Get(t.Context(), schedule.NoTx, "a"); err != nil || task.Status != schedule.StatusPending {
-		t.Fatalf("got %v %v, want no error and schedule.StatusPending", task.Status, err)
+		t.Fatalf("the task after forged forms: got status %v (error %v), want schedule.StatusPending", task.Status, err)
 	}
 	if r := w.post("/task-cancel", form, otto, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-origin") }); r.code != 303 {
-		t.Errorf("its own form: got %d %.300s, want 303", r.code, r.text)
+		t.Errorf("a form from the console itself: got %d %.300s, want 303", r.code, r.text)
 	}
 	if task, err := w.store.Get(t.Context(), schedule.NoTx, "a"); err != nil || task.Status != schedule.StatusCancelled {
-		t.Errorf("got %v %v, want no error and schedule.StatusCancelled", task.Status, err)
+		t.Errorf("the task after the console's own form: got status %v (error %v), want schedule.StatusCancelled", task.Status, err)
 	}
 }
 
@@ -392,12 +392,12 @@ func TestLoginErrorsRevealNothing(t *testing.T) {
 		return clock.ReplaceAllString(strings.ReplaceAll(string(r.text), "nobody", "otto"), "")
 	}
 	if known.code != 401 || unknown.code != 401 || strip(known) != strip(unknown) {
-		t.Errorf("a wrong password got %d, an unknown name %d, want 401 and the same answer for both:\n%s\n%s",
+		t.Errorf("got %d for a wrong password and %d for an unknown name, want 401 and the same answer for both:\n%s\n%s",
 			known.code, unknown.code, known.text, unknown.text)
 	}
 }
 
-// The audit lists refused requests and their callers.
+// The audit log contains refused requests and their callers.
 func TestAuditHasRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file, users := withUsers(t)
@@ -425,12 +425,12 @@ func TestAuditHasRefusals(t *testing.T) {
 			"otto login: " + auth.ErrWrong.Error(), "nobody login: " + auth.ErrWrong.Error(), // the text that was typed as a name may be a password
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("the audit has\n%q\nwant\n%q", got, want)
+			t.Errorf("the audit log: got\n%q\nwant\n%q", got, want)
 		}
 	})
 }
 
-// On loopback without users, a page with another host name cannot reach the console.
+// Without users, the console accepts only loopback host names, so that pages from other sites cannot reach it.
 func TestWithoutUsers(t *testing.T) {
 	w := newWorld(t)
 	for host, code := range map[string]int{
@@ -446,7 +446,7 @@ func TestWithoutUsers(t *testing.T) {
 		"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "frame-ancestors 'none'", "Referrer-Policy": "same-origin",
 	} {
 		if !strings.Contains(r.header.Get(name), want) {
-			t.Errorf("%s: got %q, want a text with %q", name, r.header.Get(name), want)
+			t.Errorf("header %s: got %q, want it to contain %q", name, r.header.Get(name), want)
 		}
 	}
 	if strings.Contains(r.header.Get("Content-Security-Policy"), "unsafe") {
@@ -454,7 +454,7 @@ func TestWithoutUsers(t *testing.T) {
 	}
 }
 
-// An application can use its own login.
+// An application can embed the console with its own login.
 func TestIdentify(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
 		c.Prefix = "/admin/delays"
@@ -475,23 +475,23 @@ func TestIdentify(t *testing.T) {
 	for name, code := range map[string]int{"": 401, "the viewer": 200, "the operator": 200, "the admin": 401, "broken": 503} {
 		r := w.ask("GET", "/admin/delays/api/v1/counts", "", user(name))
 		if r.code != code || strings.Contains(string(r.text), "hunter2") {
-			t.Errorf(`%q: got %d %s, want %d and no "hunter2" in it`, name, r.code, r.text, code)
+			t.Errorf(`user %q: got %d %s, want %d and no "hunter2" in it`, name, r.code, r.text, code)
 		}
 	}
 	w.must(403, "PUT", "/admin/delays/api/v1/tasks/a", `{"queue":"q","due":"1h"}`, user("the viewer"))
 	w.must(201, "PUT", "/admin/delays/api/v1/tasks/a%2Fb", `{"queue":"q","due":"1h"}`, user("the operator"))
-	w.must(200, "GET", "/api/v1/tasks/a%2Fb", "", user("the viewer")) // as sent by a proxy that strips the prefix
+	w.must(200, "GET", "/api/v1/tasks/a%2Fb", "", user("the viewer")) // as a proxy that strips the prefix sends it
 	if r := w.ask("GET", "/admin/delays", "", user("the viewer")); r.code != 308 || r.header.Get("Location") != "/admin/delays/" {
 		t.Errorf("the prefix without a slash: got %d %v, want a redirect to it with the slash", r.code, r.header)
 	}
 	if r := w.ask("GET", "/admin/delaysX", "", user("the viewer")); r.code != 404 {
-		t.Errorf("another path: got %d, want 404", r.code)
+		t.Errorf("a path that only begins with the prefix: got %d, want 404", r.code)
 	}
 	for _, prefix := range []string{"admin", "/admin/", "/a//b", "/a b", "/"} {
 		cfg := w.cfg
 		cfg.Prefix = prefix
 		if _, err := New(cfg); err == nil {
-			t.Errorf("the prefix %q was accepted, want an error", prefix)
+			t.Errorf("New with the prefix %q: got no error", prefix)
 		}
 	}
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Clients of event streams that never read do not delay others, use little memory and are
-// disconnected.
+// Clients that never read their event stream do not delay other clients, use little memory and are disconnected.
 func TestStreamsThatAreNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each = 50
@@ -52,7 +51,7 @@ func TestStreamsThatAreNotRead(t *testing.T) {
 				t.Cleanup(func() { _ = c.Close() })
 				_, err = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path)
 				check(t, err)
-				answer, err := http.ReadResponse(bufio.NewReader(c), nil) // reads the head
+				answer, err := http.ReadResponse(bufio.NewReader(c), nil) // reads only the header
 				check(t, err)
 				t.Cleanup(func() { _ = answer.Body.Close() })
 			}
@@ -74,16 +73,16 @@ func TestStreamsThatAreNotRead(t *testing.T) {
 		for open.Load() > 1 || events < 3 {
 			line, err := lines.ReadString('\n')
 			if err != nil {
-				t.Fatalf("the stream ended after %d events, while %d clients do not read: %v", events, open.Load()-1, err)
+				t.Fatalf("the stream of a client that reads ended after %d events, while %d clients do not read: %v", events, open.Load()-1, err)
 			}
 			if line == "\n" {
 				events++
 				most = max(most, used()-before)
 			}
 		}
-		t.Logf("%d events while %d clients did not read; the clients took %d KiB", events, each*len(paths), most>>10)
+		t.Logf("%d events arrived while %d clients did not read; these used %d KiB", events, each*len(paths), most>>10)
 		if most > each*int64(len(paths))*128<<10 {
-			t.Errorf("%d clients that do not read take %d KiB, want at most 128 KiB for each", each*len(paths), most>>10)
+			t.Errorf("%d clients that do not read use %d KiB, want at most 128 KiB each", each*len(paths), most>>10)
 		}
 	})
 }

@@ -43,8 +43,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// world is a console that uses a database and a broker in memory. In a bubble of testing/synctest, waiting takes no
-// real time.
+// world is a console with a database and a broker in memory. Tests can run it in the virtual time of testing/synctest.
 type world struct {
 	t      testing.TB
 	db     *sql.DB
@@ -145,7 +144,7 @@ func (w *world) must(code int, method, path, body string, change ...func(*http.R
 	return r.json(w.t)
 }
 
-// finished waits for a job.
+// finished waits until a job is no longer running, and returns it.
 func (w *world) finished(job any) map[string]any {
 	w.t.Helper()
 	id := job.(map[string]any)["id"].(string)
@@ -155,13 +154,13 @@ func (w *world) finished(job any) map[string]any {
 			return j
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("the job has not ended: %v", j)
+			w.t.Fatalf("the job is still running at the deadline: %v", j)
 		}
 		<-time.After(10 * time.Millisecond)
 	}
 }
 
-// dial opens a connection for inspecting queues.
+// dial opens a connection for peeking at queues.
 func (w *world) dial(ctx context.Context) (*amqp.Connection, error) {
 	return inspect.Dial(ctx, amqpx.Config{URL: w.broker.URL(), Dial: w.broker.Dial})
 }

@@ -35,7 +35,7 @@ func TestCLISendAndConsume(t *testing.T) {
 		t.Fatalf(`send: got %v, want exit code 0, 1 line, sent = 500, confirmed = 500 and strategy = "bucket"`, sent)
 	}
 
-	// Exactly the requested number of messages arrives, and the others stay unchanged.
+	// consume receives exactly the requested number of messages, and the others stay in the queue unchanged.
 	ids := map[string]bool{}
 	for _, n := range []int{120, 1, 379} {
 		got := cliOn(t, "consume", "--queue", queue, "--count", fmt.Sprint(n), "--timeout", "30s", "--json")
@@ -44,7 +44,7 @@ func TestCLISendAndConsume(t *testing.T) {
 			t.Fatalf("consume: got %v, want exit code 0, received = %d, early = 0 and %d lines", got, n, n+1)
 		}
 		if l := m["lateness_ms"].(map[string]any); len(l) != 3 || l["max"].(float64) < l["p50"].(float64) {
-			t.Errorf("lateness %v, want three figures and a max of at least %v", l, l["p50"].(float64))
+			t.Errorf("lateness: got %v, want three figures and a max of at least the p50 of %v", l, l["p50"].(float64))
 		}
 		for _, line := range got.Lines()[:n] {
 			var d struct {
@@ -63,14 +63,14 @@ func TestCLISendAndConsume(t *testing.T) {
 				t.Errorf("line %s: got %v, want no error, and a lateness of %v ms between the two times", line, err, d.Lateness)
 			}
 			if ids[d.ID] {
-				t.Errorf("message %s was received twice", d.ID)
+				t.Errorf("message %s was received twice, want once", d.ID)
 			}
 			ids[d.ID] = true
 		}
 	}
 	for i := range 500 {
 		if !ids[fmt.Sprintf("x-%d", i+1)] {
-			t.Fatalf("message x-%d did not arrive", i+1)
+			t.Fatalf("message x-%d did not arrive, want all of x-1 to x-500", i+1)
 		}
 	}
 
@@ -84,7 +84,7 @@ func TestCLISendToExchangeAtATime(t *testing.T) {
 	t.Parallel()
 	queue := suite.NewQueue(t)
 	client := suite.OpenClient(t, amqpx.Config{})
-	if err := client.Send(t.Context(), amqpx.Message{Queue: queue}); err != nil { // declares it
+	if err := client.Send(t.Context(), amqpx.Message{Queue: queue}); err != nil { // declares the queue
 		t.Fatal(err)
 	}
 	ch := suite.RawChannel(t)
@@ -118,25 +118,25 @@ func TestCLISendFails(t *testing.T) {
 		got := cliOn(t, append([]string{"send", "--count", "3", "--json"}, args...)...)
 		m := got.Last(t, "sent", "confirmed", "seconds", "strategy")
 		var e struct{ Error string }
-		lines := strings.Split(strings.TrimSpace(got.Stderr), "\n") // the lines about declarations come first
+		lines := strings.Split(strings.TrimSpace(got.Stderr), "\n") // the last line, after those about declarations
 		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &e); err != nil {
-			t.Errorf("want %q: the last line is not JSON: %v\n%s", want, err, got)
+			t.Errorf("case %q: the last line of Stderr is not JSON: %v\n%s", want, err, got)
 		}
 		if got.Code != 1 {
-			t.Errorf("want %q: exit code %d, want 1\n%s", want, got.Code, got)
+			t.Errorf("case %q: got exit code %d, want 1\n%s", want, got.Code, got)
 		}
 		for _, key := range []string{"confirmed", "sent"} {
 			if m[key] != 0.0 {
-				t.Errorf("want %q: %s is %v, want 0\n%s", want, key, m[key], got)
+				t.Errorf("case %q: %s is %v, want 0\n%s", want, key, m[key], got)
 			}
 		}
 		if !strings.Contains(e.Error, want) {
-			t.Errorf("the error is %q, want it to have %q", e.Error, want)
+			t.Errorf("the error is %q, want it to contain %q", e.Error, want)
 		}
 	}
 }
 
-// managed returns a broker with the management API, and the settings for it.
+// managed writes a settings file for the shared broker with its management API, and returns the file's name.
 func managed(t *testing.T, yaml string) (file string) {
 	t.Helper()
 	b := broker.Shared(t, broker.Options{Management: true})
@@ -163,7 +163,7 @@ destinations: [{queue: %[1]s.orders}]
 		suite.RunCLI(context.Background(), "destroy", "--yes", "--destinations", "--force", "--messages", "1000", "-f", file)
 	})
 
-	// These are 2 x 2 bucket queues, the parked queue, and orders with its dead-letter queue; and the exchanges parked,
+	// There are 2 x 2 bucket queues, the parked queue, and orders with its dead-letter queue. The exchanges are parked,
 	// deliver, entry and level-0.
 	const queues, exchanges = 4 + 1 + 2, 4
 	plan := cmd("plan", "--json")
@@ -186,20 +186,19 @@ destinations: [{queue: %[1]s.orders}]
 		t.Fatalf("plan: got %v, want exit code 0", plan)
 	}
 
-	// Queues of the other type with the same names are a different set. A destination queue of the
-	// same name is a conflict.
+	// Delay queues of the other type have different names, but a destination queue with the same name is a conflict.
 	conflict := cmd("plan", "--queue-type", "classic")
 	if conflict.Code != 1 {
 		t.Errorf("plan with a conflict: exit code %d, want 1\n%s", conflict.Code, conflict)
 	}
 	if want := "2 objects exist on the broker with different arguments"; !strings.Contains(conflict.Stderr, want) {
-		t.Errorf("plan with a conflict: no %q in\n%s", want, conflict)
+		t.Errorf("plan with a conflict: got %s, want Stderr containing %q", conflict, want)
 	}
 	if conflict := cmd("apply", "--queue-type", "classic"); conflict.Code != 1 || !strings.Contains(conflict.Stderr, prefix+".orders") {
 		t.Errorf("apply --queue-type classic: got %v, want exit code 1 and %v in the errors", conflict, prefix+".orders")
 	}
 
-	// A message keeps all its properties. While it waits, each queue that it passes shows it.
+	// destroy refuses to delete a queue that contains a message.
 	if sent := cmd("send", "--queue", prefix+".orders", "--delay", "0s"); sent.Code != 0 {
 		t.Fatalf("send --queue ...: got %v, want exit code 0", sent)
 	}
@@ -208,7 +207,7 @@ destinations: [{queue: %[1]s.orders}]
 		t.Fatalf(`destroy: got %v, want exit code 1, deleted = 0 and "refused: 1 message in 1 queue," in the errors`, refused)
 	}
 	if plan := cmd("plan"); plan.Code != 0 {
-		t.Errorf("after a destroy that refused: got %s, want exit code 0", plan)
+		t.Errorf("plan after a refused destroy: got %s, want exit code 0", plan)
 	}
 	forced := cmd("destroy", "--json", "--yes", "--destinations", "--force", "--messages", "1")
 	// destroy deletes the declared objects, and the exchange that marks them as complete.
@@ -220,7 +219,7 @@ destinations: [{queue: %[1]s.orders}]
 	}
 }
 
-// Without the management API, plan uses AMQP, and says so.
+// Without the management API, plan uses AMQP and prints a note about it.
 func TestCLIPlanWithoutManagement(t *testing.T) {
 	t.Parallel()
 	prefix := fmt.Sprintf("cli.%d", time.Now().UnixNano())

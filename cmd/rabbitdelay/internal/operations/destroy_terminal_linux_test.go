@@ -20,7 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// terminal returns a pseudo-terminal. Text that is written to keys arrives as typed input.
+// terminal opens a pseudo-terminal. Text that is written to keys arrives at stdin as if a user had typed it.
 func terminal(t *testing.T) (keys, stdin *os.File) {
 	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -42,7 +42,7 @@ func terminal(t *testing.T) (keys, stdin *os.File) {
 	return keys, stdin
 }
 
-// On a terminal, destroy and discard ask, and accept only the requested answer.
+// On a terminal, destroy and discard ask for confirmation, and accept only the requested answer.
 func TestCLIAsksOnATerminal(t *testing.T) {
 	t.Parallel()
 	v := suite.NewVhost(t, broker.Shared(t, broker.Options{Management: true}))
@@ -84,14 +84,14 @@ func TestCLIAsksOnATerminal(t *testing.T) {
 		}
 	}
 	if after := v.Objects(t); !slices.Equal(before, after) {
-		t.Errorf("the objects changed from %v to %v", before, after)
+		t.Errorf("after refused answers, the objects are %v, want %v as before", after, before)
 	}
 	if r := answering("12", "destroy", "--force"); r.Code != 0 || !strings.Contains(r.Stdout, "with 12 messages") || len(v.Objects(t)) != 0 {
 		t.Errorf(`got %s and the objects %v, want exit code 0, Stdout with "with 12 messages" and no objects`, r, v.Objects(t))
 	}
 }
 
-// A user who presses Ctrl-C at a password prompt can see the typed text again afterwards.
+// After Ctrl-C at a password prompt, the terminal shows typed text again.
 func TestCLIInterruptedPassword(t *testing.T) {
 	t.Parallel()
 	keys, stdin := terminal(t)
@@ -110,15 +110,15 @@ func TestCLIInterruptedPassword(t *testing.T) {
 		code := cli.Run(ctx, []string{"users", "add", "anna", "--role", "viewer", "--users", filepath.Join(t.TempDir(), "users.yaml")}, stdin, &out, &errs)
 		ended <- suite.Ran{Result: binary.Result{Code: code, Stdout: out.String(), Stderr: errs.String()}}
 	}()
-	suite.Eventually(t, "the terminal hides what is typed", func() bool { return !reflect.DeepEqual(modes(), shown) })
+	suite.Eventually(t, "the terminal hides typed text", func() bool { return !reflect.DeepEqual(modes(), shown) })
 	cancel()
 	if r := <-ended; r.Code != 130 || r.Stderr != "Password: \nrabbitdelay: interrupted\n" {
 		t.Errorf(`got %v, want exit code 130 and "Password: \nrabbitdelay: interrupted\n" as the errors`, r)
 	}
 	if got := modes(); !reflect.DeepEqual(got, shown) {
-		t.Errorf("the terminal is left in the modes %v, want %v as before", got, shown)
+		t.Errorf("after Ctrl-C, the terminal's modes are %v, want %v as before", got, shown)
 	}
-	if _, err := keys.WriteString("\n"); err != nil { // ends the read of the answer
+	if _, err := keys.WriteString("\n"); err != nil { // unblocks the read of the password
 		t.Error(err)
 	}
 }

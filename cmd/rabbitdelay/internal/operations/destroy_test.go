@@ -17,10 +17,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// sharedObjects are the objects that stay when one layout is deleted while another exists.
+// sharedObjects lists the objects that are kept when one layout is deleted while another exists.
 var sharedObjects = []string{"exchange delay.deliver", "exchange delay.parked", "queue delay.parked"}
 
-// A drained layout is deleted, but nothing that other layouts use.
+// destroy deletes a drained layout, but keeps objects that other layouts use.
 func TestDestroyKeepsALayoutInUse(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -36,7 +36,7 @@ func TestDestroyKeepsALayoutInUse(t *testing.T) {
 				t.Fatalf("%s: destroying the layout: %v; report:\n%s", qt, err, report)
 			}
 			if after := v.Objects(t); !slices.Equal(before, after) {
-				t.Errorf("%s: objects before the layout was created\n%v\nand after it was destroyed\n%v", qt, before, after)
+				t.Errorf("%s: after destroy, the objects are\n%v\nwant\n%v as before the layout was created", qt, after, before)
 			}
 			plan, err := v.Managed().Plan(t.Context(), current)
 			if err != nil || !plan.Empty() {
@@ -59,7 +59,7 @@ func TestDestroyKeepsALayoutInUse(t *testing.T) {
 			}
 			again, err := destroy.Run(t.Context(), v.Managed(), current, removal.Options{})
 			if err != nil || again.Count(live.StateDeleted) != 0 {
-				t.Errorf("%s: of nothing: got %s, %v, want no error and Count(live.StateDeleted) = 0", qt, again, err)
+				t.Errorf("%s: destroying a deleted layout: got %s, %v, want no error and Count(live.StateDeleted) = 0", qt, again, err)
 			}
 		}
 	})
@@ -79,8 +79,7 @@ func layoutOf(t *testing.T, c dlx.BucketConfig, dests ...topology.Destination) t
 	return top.WithDestinationQueues(topology.DefaultPrefix, c.QueueType)
 }
 
-// Messages stop the deletion before anything is changed, including messages that only the
-// management API counts.
+// If there are messages, destroy refuses before it changes anything, even if only the management API counts the messages.
 func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -88,7 +87,7 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 		hour := layoutOf(t, dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour, QueueType: topology.Quorum}, toQueue)
 		suite.MustApply(t, v.Unmanaged(), hour)
 		suite.Publish(t, v, waiting, 3)
-		suite.Publish(t, v, "orders.expire", 2) // the queue stays, with its messages
+		suite.Publish(t, v, "orders.expire", 2) // the destination queue and its messages are not deleted
 		before := v.Objects(t)
 		report, err := destroy.Run(t.Context(), v.Managed(), hour, removal.Options{})
 		full, ok := errors.AsType[*removal.NotEmptyError](err)
@@ -97,7 +96,7 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 		}
 		plan, err := v.Managed().Plan(t.Context(), hour)
 		if err != nil || !plan.Empty() || !slices.Equal(before, v.Objects(t)) {
-			t.Errorf("a destroy that refused changed something: %v\n%s", err, plan)
+			t.Errorf("after a refused destroy: got objects %v and the plan (error %v)\n%s\nwant objects %v and an empty plan", v.Objects(t), err, plan, before)
 		}
 		n := int64(2)
 		if _, err := destroy.Run(t.Context(), v.Managed(), hour, removal.Options{Force: true, Messages: &n}); !errors.Is(err, removal.ErrNotEmpty) {
@@ -105,10 +104,10 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 		}
 		report, err = destroy.Run(t.Context(), v.Managed(), hour, removal.Options{Force: true})
 		if err != nil || messagesOf(report) != 3 {
-			t.Errorf("forced: got %s with %d messages, %v, want no error and 3", report, messagesOf(report), err)
+			t.Errorf("forced destroy: got %s with %d messages deleted, error %v, want no error and 3", report, messagesOf(report), err)
 		}
 
-		// No queue accepts these dead letters, so they are neither ready nor gone.
+		// No queue accepts these dead letters, so the source queue keeps them, although they are not ready.
 		short := smallLayout(t, []int{2}, 100*time.Millisecond)
 		suite.MustApply(t, v.Unmanaged(), short)
 		ch := v.Channel(t)
@@ -116,11 +115,11 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		suite.Publish(t, v, under, 2)
-		suite.Eventually(t, "the dead letters are in transit", func() bool {
+		suite.Eventually(t, "no message is ready", func() bool {
 			q, err := ch.QueueDeclarePassive(under, true, false, false, false, nil)
 			return err == nil && q.Messages == 0
 		})
-		suite.Eventually(t, "the dead letters are counted", func() bool {
+		suite.Eventually(t, "the management API counts the dead letters", func() bool {
 			current, err := v.Mgmt.Inspect(t.Context(), short)
 			return err == nil && current.Queues[under].Messages == 2
 		})
@@ -144,8 +143,8 @@ func messagesOf(r live.Report) int64 {
 	return n
 }
 
-// If a client sends while the layout is being destroyed, the layout stays: the bindings of its first exchanges are
-// restored.
+// If a client sends a message while the layout is being destroyed, destroy restores the bindings that it has deleted, and
+// keeps the layout.
 func TestDestroyGivesWayToASender(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -159,7 +158,7 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		wg.Go(func() {
-			suite.Eventually(t, "the entry bindings are removed", func() bool {
+			suite.Eventually(t, "destroy has deleted the bindings of the entry exchange", func() bool {
 				current, err := v.Mgmt.Inspect(t.Context(), hour)
 				return err == nil && !slices.ContainsFunc(current.Bindings, func(b topology.Binding) bool { return b.Exchange == "delay.bucket.r2-1h.1h" })
 			})
@@ -178,7 +177,7 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 	})
 }
 
-// Destinations are deleted only on request, and not while they have a consumer.
+// destroy deletes destinations only on request, and not while they have a consumer.
 func TestDestroyDestinations(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -200,7 +199,7 @@ func TestDestroyDestinations(t *testing.T) {
 		for _, force := range []bool{false, true} {
 			o.Force = force
 			if report, err := destroy.Run(t.Context(), v.Managed(), top, o); !errors.Is(err, removal.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
-				t.Errorf("destroying a queue with a message, forced %v: got %s, %v, want removal.ErrNotEmpty and Count(live.StateDeleted) = 0", force, report, err)
+				t.Errorf("destroying a queue with a message, Force = %v: got %s, %v, want removal.ErrNotEmpty and Count(live.StateDeleted) = 0", force, report, err)
 			}
 		}
 		n := int64(1)
@@ -211,7 +210,7 @@ func TestDestroyDestinations(t *testing.T) {
 	})
 }
 
-// Over AMQP alone, nothing that other programs may use is deleted, even with --force.
+// With AMQP alone, destroy deletes nothing that other programs may use, even with --force.
 func TestDestroyOverAMQPAlone(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -222,15 +221,15 @@ func TestDestroyOverAMQPAlone(t *testing.T) {
 			t.Fatalf("destroying the layout: %v; report:\n%s", err, report)
 		}
 		if left, want := v.Objects(t), append(slices.Clone(sharedObjects), "queue orders.expire", "queue orders.expire.dead"); !slices.Equal(left, want) {
-			t.Errorf("what is left: got %v, want %v", left, want)
+			t.Errorf("the remaining objects: got %v, want %v", left, want)
 		}
 		if err := v.Unmanaged().DeleteAll(t.Context(), top); err != nil || len(v.Objects(t)) != 0 {
-			t.Errorf("wiped: got %v; left %v, want no error and no objects left", err, v.Objects(t))
+			t.Errorf("DeleteAll: got error %v and the objects %v, want no error and no objects", err, v.Objects(t))
 		}
 	})
 }
 
-// Layouts under delay.previous are counted, and are deleted with the current one.
+// destroy counts the messages of the layouts under delay.previous, and deletes these layouts with the current one.
 func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 	t.Parallel()
 	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
@@ -250,7 +249,7 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 			t.Errorf(`destroy --yes: got %v, want exit code 1 and "delay.bucket.r2-1h.1h 1" in the errors`, refused)
 		}
 		if r := now("plan"); r.Code != 0 {
-			t.Errorf("after a destroy that refused: got %s, want exit code 0", r)
+			t.Errorf("plan after a refused destroy: got %s, want exit code 0", r)
 		}
 		dry := now("destroy", "--dry-run", "--json", "--force")
 		would := dry.Last(t, "would_delete", "would_keep", "absent", "messages")
@@ -259,16 +258,16 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 		}
 		r := now("destroy", "--yes", "--json", "--force", "--messages", "1")
 		if did := r.Last(t, destroyKeys...); r.Code != 0 || did["messages_deleted"] != 1.0 || did["deleted"] != would["would_delete"] {
-			t.Errorf(`%v objects would go: got %s, want exit code 0, "messages_deleted": 1 and "deleted": %v`,
+			t.Errorf(`destroy after a dry run that listed %v objects: got %s, want exit code 0, "messages_deleted": 1 and "deleted": %v`,
 				would["would_delete"], r, would["would_delete"])
 		}
 		if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
-			t.Errorf("what is left: got %v, want %v", left, want)
+			t.Errorf("the remaining objects: got %v, want %v", left, want)
 		}
 	})
 }
 
-// A layout that no file describes any more can be deleted by its name.
+// A layout that is not in the settings file can be deleted by name.
 func TestCLIDestroyByName(t *testing.T) {
 	t.Parallel()
 	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
@@ -288,21 +287,21 @@ func TestCLIDestroyByName(t *testing.T) {
 			t.Errorf("destroy of a layout that does not exist: exit code %d, want 1\n%s", r.Code, r)
 		}
 		if want := "it has: delay.ttl"; !strings.Contains(r.Stderr, want) {
-			t.Errorf("destroy of a layout that does not exist: no %q in\n%s", want, r)
+			t.Errorf("destroy of a layout that does not exist: got %s, want Stderr containing %q", r, want)
 		}
 		if r := one("destroy", "--yes", "--layout", "delay.ttl.2m"); r.Code != 0 {
 			t.Errorf("destroy --yes --layout delay.ttl.2m: got %v, want exit code 0", r)
 		}
 		if left := v.Objects(t); !slices.Equal(left, want) {
-			t.Errorf("what is left: got %v, want %v", left, want)
+			t.Errorf("the remaining objects: got %v, want %v", left, want)
 		}
 		if r := one("plan"); r.Code != 0 {
-			t.Errorf("the queue in use: got %s, want exit code 0", r)
+			t.Errorf("plan after the unused queue was deleted: got %s, want exit code 0", r)
 		}
 	})
 }
 
-// Without a terminal, there is no way to ask for consent.
+// Without a terminal, destroy cannot ask for confirmation and requires --yes.
 func TestCLIDestroyAsks(t *testing.T) {
 	t.Parallel()
 	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
@@ -326,10 +325,10 @@ func TestCLIDestroyAsks(t *testing.T) {
 			t.Errorf(`destroy --dry-run: got %v, want exit code 0 and "delete  1 queue, 1 exchange, 1 binding of delay.bucket.r2" in the output`, r)
 		}
 		if after := v.Objects(t); !slices.Equal(before, after) {
-			t.Errorf("the objects changed from %v to %v", before, after)
+			t.Errorf("after refused commands, the objects are %v, want %v as before", after, before)
 		}
 		if r := cmd("destroy", "--yes", "--json"); r.Code != 0 || r.Last(t, destroyKeys...)["kept"] != 0.0 || len(v.Objects(t)) != 0 {
-			t.Errorf("destroy: %s; left %v, want exit code 0 and nothing left", r, v.Objects(t))
+			t.Errorf("destroy --yes: got %s and the objects %v, want exit code 0 and no objects", r, v.Objects(t))
 		}
 	})
 }

@@ -43,7 +43,7 @@ func TestDoctorOnCluster(t *testing.T) {
 		fmt.Sprintf("name=rabbitdelay-%d-", os.Getpid()), "--format", "{{.Names}}"))
 	slices.Sort(names)
 	if len(names) != cl.Nodes() {
-		t.Fatalf("containers %v, want %d", names, cl.Nodes())
+		t.Fatalf("got the containers %v, want %d", names, cl.Nodes())
 	}
 	for _, n := range names {
 		suite.Docker(t, "exec", n, "rabbitmq-plugins", "enable", "rabbitmq_management")
@@ -66,7 +66,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	// With one address, the doctor measures one node's clock and names the other nodes. With all addresses, it measures
 	// each clock.
 	if r := c.examine(t); len(r.Clocks) != 1 || !strings.Contains(fmt.Sprint(r.Unchecked), "no address in the settings leads to rabbit@n") {
-		t.Errorf(`clocks %+v, unchecked %+v, want one clock and a text with "no address in the settings leads to rabbit@n"`, r.Clocks, r.Unchecked)
+		t.Errorf(`with one address: got clocks %+v and unchecked areas %+v, want one clock and an area containing "no address in the settings leads to rabbit@n"`, r.Clocks, r.Unchecked)
 	}
 	for _, url := range cl.URLs() {
 		c.src.Nodes = append(c.src.Nodes, snapshot.Node{Address: url, Dial: func(context.Context) (*amqp.Connection, error) { return amqp.Dial(url) }})
@@ -76,7 +76,7 @@ func TestDoctorOnCluster(t *testing.T) {
 		t.Errorf(`got the clocks %+v, want those of rabbit@n1, rabbit@n2 and rabbit@n3`, clocks)
 	}
 
-	// One quorum queue has two replicas, and classic queues have one each.
+	// One quorum queue has only two replicas, and classic queues have one each.
 	const few = "delay.bucket.r3.100ms"
 	suite.Docker(t, "exec", names[0], "rabbitmq-queues", "delete_member", "--vhost", "/", few, "rabbit@n3")
 	top, err := c.cfg.Want.Merge(classic.Topology())
@@ -85,7 +85,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	}
 	suite.MustApply(t, v.Unmanaged(), classic.Topology())
 	c.cfg.Want = top
-	r := c.until(t, "few replicas and classic queues", func(r doctor.Report) bool {
+	r := c.until(t, "the report contains the queues with too few replicas", func(r doctor.Report) bool {
 		_, replicas := find(r, "quorum-members", few)
 		_, one := find(r, "classic-on-cluster", "delay.bucket.r2-classic.100ms")
 		return replicas && one
@@ -94,27 +94,27 @@ func TestDoctorOnCluster(t *testing.T) {
 		t.Errorf("got\n%s\nwant 2 findings", render(r))
 	}
 
-	// A node is down, and with it a replica of the other queues.
+	// A node is down, and so is one replica of each other queue.
 	if err := cl.Stop(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
-	r = c.until(t, "a node and a replica down", func(r doctor.Report) bool {
+	r = c.until(t, "the report contains the node and the replica that are down", func(r doctor.Report) bool {
 		_, node := find(r, "node-down", "")
 		_, replica := find(r, "quorum-offline", "delay.bucket.r3.200ms")
 		return node && replica
 	})
 	t.Logf("\n%s", render(r))
 	if len(r.Clocks) != 2 || !strings.Contains(fmt.Sprint(r.Unchecked), cl.URLs()[2]) {
-		t.Errorf("without a node: clocks %+v, unchecked %+v, want two clocks and the node unchecked", r.Clocks, r.Unchecked)
+		t.Errorf("with a node down: got clocks %+v and unchecked areas %+v, want two clocks and the node's address as unchecked", r.Clocks, r.Unchecked)
 	}
 	if f, _ := find(r, "node-down", ""); !slices.Equal(f.Objects, []string{"rabbit@n3"}) {
-		t.Errorf("got %+v, want [rabbit@n3]", f)
+		t.Errorf("got the finding %+v, want Objects = [rabbit@n3]", f)
 	}
 	if r.Count(doctor.SeverityCritical) > 0 {
 		t.Errorf("with a majority up:\n%s\nwant no critical findings", render(r))
 	}
 
-	// The plugin keeps its messages on one node.
+	// The plugin stores its messages on one node only.
 	c.cfg.Plugin = doctor.PluginRequired
 	c.src.Management = nil
 	c.src.ProbePlugin = func(context.Context) (bool, error) { return true, nil }

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Two configurations with the same prefix both have no findings, whether or not their queues are empty.
+// The doctor has no findings for two configurations with the same prefix, whether or not their queues are empty.
 func TestDoctorOfTwoConfigurations(t *testing.T) {
 	t.Parallel()
 	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
@@ -36,12 +36,12 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 			if r := two("send", "--queue", "payments.expire", "--delay", "1h"); r.Code != 0 {
 				t.Fatalf("send --queue payments.expire --delay 1h: got %v, want exit code 0", r)
 			}
-			suite.Eventually(t, "the message is counted", func() bool {
+			suite.Eventually(t, "the management API counts the message", func() bool {
 				found, err := v.Mgmt.Inspect(t.Context(), topology.Topology{})
 				return err == nil && found.Queues["delay.ttl.1h"].Messages > 0
 			})
 		}
-		// This file no longer has a part of the strategy that was declared.
+		// This file lacks a delay that was declared earlier.
 		without := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [2h]}}\ndestinations: [{queue: payments.expire}]\n")
 		if r := without("apply"); r.Code != 0 {
 			t.Fatalf("apply: got %v, want exit code 0", r)
@@ -52,7 +52,7 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 	})
 }
 
-// Areas that could not be checked are not reported as clean, and the first line says so.
+// If areas could not be checked, the first line of the report says so, and the report does not say that nothing is wrong.
 func TestDoctorCommandWithoutManagement(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -67,7 +67,7 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 		cmd = suite.CommandWith(t, v, yaml, "http://127.0.0.1:1")
 		r := cmd("doctor")
 		if r.Code != 2 || !strings.HasPrefix(r.Stdout, "NOT EVERYTHING WAS CHECKED: management") || strings.Contains(r.Stdout, "nothing is wrong") {
-			t.Errorf("without the management API: got %s, want it reported as unchecked", r)
+			t.Errorf("without the management API: got %s, want exit code 2 and Stdout beginning with \"NOT EVERYTHING WAS CHECKED: management\"", r)
 		}
 		for _, less := range [][]string{{"--amqp-only"}, {"--skip", "management,bindings,policies,nodes,arguments,feature-flags"}} {
 			if r := cmd(append([]string{"doctor"}, less...)...); r.Code != 0 || !strings.Contains(r.Stdout, "nothing is wrong") {
@@ -83,12 +83,12 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 	})
 }
 
-// The management API of another broker says nothing about this broker.
+// If the management API belongs to another broker, commands report that and do not use it.
 func TestManagementOfAnotherBroker(t *testing.T) {
 	t.Parallel()
 	versions, err := broker.Versions(t.Context())
 	if err != nil || len(versions) < 2 {
-		t.Skipf("skipped: it takes two brokers, and there are %v", versions)
+		t.Skipf("skipped: it needs two RabbitMQ versions; available: %v", versions)
 	}
 	here := suite.NewVhost(t, broker.Shared(t, broker.Options{Version: versions[0], Management: true}))
 	there := broker.Shared(t, broker.Options{Version: versions[1], Management: true})
@@ -102,11 +102,11 @@ func TestManagementOfAnotherBroker(t *testing.T) {
 		}
 	}
 	if left := here.Objects(t); len(left) != 0 {
-		t.Errorf("apply made %v, want nothing", left)
+		t.Errorf("apply created %v, want no objects", left)
 	}
 }
 
-// The doctor's fix for a queue that differs from the configuration keeps its messages.
+// The doctor's suggested fix for a queue that differs from the configuration deletes no message.
 func TestDoctorReplacesAQueue(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -132,7 +132,7 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		}
 		ch := v.Channel(t)
 		if _, ok, err := ch.Get(queue, true); err != nil || !ok {
-			t.Fatal("destroy deleted the message that it refused to delete")
+			t.Fatal("the queue is empty after a refused destroy, want its message to be kept")
 		}
 		for _, args := range [][]string{{"destroy", "--yes", "--layout", queue}, {"apply"}} {
 			if r := cmd(args...); r.Code != 0 {
@@ -145,7 +145,7 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 	})
 }
 
-// The doctor finds dead letters, and tasks that no relay sends.
+// The doctor reports dead letters, and tasks that no relay sends.
 func TestDoctorFindsMessagesForOperators(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -178,7 +178,7 @@ func TestDoctorFindsMessagesForOperators(t *testing.T) {
 		if err := ch.PublishWithContext(t.Context(), "", "orders.expire.dead", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent}); err != nil {
 			t.Fatal(err)
 		}
-		suite.Eventually(t, "both findings", func() bool {
+		suite.Eventually(t, "the doctor reports the dead letter and the overdue tasks", func() bool {
 			r := cmd("doctor")
 			return r.Code == 1 && strings.Contains(r.Stdout, "Dead letters are waiting: 1 in orders.expire.dead.") &&
 				strings.Contains(r.Stdout, "2 tasks are overdue and not yet sent to the broker, the oldest for 1h")

@@ -26,7 +26,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// clinic is a virtual host with a small layout for the doctor to examine.
+// clinic is a virtual host with a small layout that the doctor examines.
 type clinic struct {
 	*suite.Vhost
 	cfg doctor.Config
@@ -35,7 +35,7 @@ type clinic struct {
 
 func newClinic(t *testing.T, v *suite.Vhost, radices []int, dests ...topology.Destination) *clinic {
 	t.Helper()
-	name := "doctor's test " + v.Name // other tests examine the same broker
+	name := "doctor's test " + v.Name // distinguishes this test's connections from those of other tests on the same broker
 	c := &clinic{Vhost: v, cfg: doctor.Config{Want: smallLayout(t, radices, 100*time.Millisecond, dests...), Vhost: v.Name}}
 	c.src = snapshot.Source{
 		Management: v.Mgmt, ConnectionName: name,
@@ -46,7 +46,7 @@ func newClinic(t *testing.T, v *suite.Vhost, radices []int, dests ...topology.De
 	return c
 }
 
-// smallLayout returns a layout of few queues, with its destinations.
+// smallLayout returns a layout with few queues and the given destinations.
 func smallLayout(t *testing.T, radices []int, resolution time.Duration, dests ...topology.Destination) topology.Topology {
 	t.Helper()
 	b, err := dlx.NewBucket(dlx.BucketConfig{Radices: radices, Resolution: resolution})
@@ -70,7 +70,7 @@ func (c *clinic) examine(t *testing.T) doctor.Report {
 	return doctor.Diagnose(c.cfg, snap)
 }
 
-// until repeats the examination until the report is as wanted, because the management API's counts are up to 5 s old.
+// until repeats the examination until wanted accepts the report, because the management API's counts are up to 5 s old.
 func (c *clinic) until(t *testing.T, what string, wanted func(doctor.Report) bool) doctor.Report {
 	t.Helper()
 	var r doctor.Report
@@ -81,7 +81,7 @@ func (c *clinic) until(t *testing.T, what string, wanted func(doctor.Report) boo
 			return r
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s; the last report:\n%s", what, render(r))
+			t.Fatalf("condition not met in time: %s; the last report:\n%s", what, render(r))
 		}
 	}
 }
@@ -92,7 +92,7 @@ func render(r doctor.Report) string {
 	return b.String()
 }
 
-// find returns the finding with an id about an object.
+// find returns the finding with the given id about the object, or about any object if it is empty.
 func find(r doctor.Report, id, object string) (doctor.Finding, bool) {
 	i := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool {
 		return f.ID == id && (object == "" || slices.Contains(f.Objects, object))
@@ -108,7 +108,7 @@ func (c *clinic) clean(t *testing.T, what string) {
 	c.until(t, what+" is clean", doctor.Report.Clean)
 }
 
-// fix runs the command of a finding.
+// fix runs the command that a finding suggests.
 func (c *clinic) fix(t *testing.T, f doctor.Finding) {
 	t.Helper()
 	command, _, _ := strings.Cut(f.Fix, "   #")
@@ -148,7 +148,7 @@ func (c *clinic) publish(t *testing.T, exchange, key string, n int, headers amqp
 			Headers: headers, DeliveryMode: amqp.Persistent,
 		})
 		if err != nil || !confirm.Wait() {
-			t.Fatalf("publishing: got %v, want no error and a confirm", err)
+			t.Fatalf("publishing: got error %v, want nil and a confirm", err)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func (c *clinic) policy(t *testing.T, operator bool, name, pattern, applyTo stri
 	}
 }
 
-// These are the queues of the radices 3, 3, 3 and 2, each with the change that is made to it.
+// Queues and exchanges of the layout with the radices 3, 3, 3 and 2, each with the change that spoil makes to it.
 const (
 	qShort    = "delay.bucket.r3x3x3x2.100ms"   // a policy lowers its TTL
 	qExpires  = "delay.bucket.r3x3x3x2.200ms"   // an operator policy expires it
@@ -176,7 +176,7 @@ const (
 	qOnce     = "delay.bucket.r3x3x3x2.900ms"   // declared without at-least-once
 	qOther    = "delay.bucket.r3x3x3x2.1s800ms" // declared with another TTL
 	qGone     = "delay.bucket.r3x3x3x2.2s700ms" // deleted
-	entry     = qShort                          // its exchange: a policy gives it an alternate
+	entry     = qShort                          // the exchange of that name: a policy sets an alternate exchange
 	level0    = "delay.bucket.r3x3x3x2.level-0" // deleted
 	level1    = "delay.bucket.r3x3x3x2.level-1" // declared without an alternate exchange
 	oldFull   = "delay.bucket.r2-1h.1h"
@@ -193,7 +193,7 @@ func clinicDestinations() []topology.Destination {
 	}
 }
 
-// spoil makes every change to a virtual host that the doctor can find on one node.
+// spoil makes every change to a virtual host that the doctor can find on a single node.
 func (c *clinic) spoil(t *testing.T) {
 	t.Helper()
 	ch := c.Channel(t)
@@ -236,7 +236,7 @@ func (c *clinic) spoil(t *testing.T) {
 	c.publish(t, "", "orders.expire.dead", 2, nil)
 	c.publish(t, "", "delay.route.nowhere:a.b", 1, nil)
 
-	// A queue receives copies of messages, once with a routing key that is otherwise part of an address.
+	// A queue is bound to receive copies of messages. One routing key contains a slash, which must be escaped in a URL.
 	if _, err := ch.QueueDeclare("a spy", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func (c *clinic) spoil(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A layout was bound to a queue of another application.
+	// The layout is bound to another application's queue.
 	if _, err := ch.QueueDeclare("plain", true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 3}); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func (c *clinic) spoil(t *testing.T) {
 	c.policy(t, false, "tight", "^plain$", "queues", tight)
 }
 
-// hasConsumerTimeouts reports whether a policy may set a consumer timeout, which is possible since 3.12.
+// hasConsumerTimeouts reports whether a policy can set a consumer timeout, which RabbitMQ supports since 3.12.
 func (c *clinic) hasConsumerTimeouts() bool {
 	var major, minor int
 	_, err := fmt.Sscanf(c.Broker.Line(), "%d.%d", &major, &minor)
@@ -320,14 +320,14 @@ func TestDoctorFindsEverything(t *testing.T) {
 			t.Errorf("before anything is applied: got\n%s\nwant only the finding topology-missing", render(r))
 		}
 		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
-		c.clean(t, "what was just applied")
+		c.clean(t, "a layout that was just applied")
 
 		c.spoil(t)
 		c.cfg.Plugin = doctor.PluginRequired
 		c.src.Now = func() time.Time { return time.Now().Add(-5 * time.Second) }
 		c.src.Peek = 10
 		var missing []string
-		r := c.until(t, "all findings", func(r doctor.Report) bool {
+		r := c.until(t, "the report contains all expected findings", func(r doctor.Report) bool {
 			missing = hasAll(r, c.expected())
 			return len(missing) == 0
 		})
@@ -339,10 +339,10 @@ func TestDoctorFindsEverything(t *testing.T) {
 		}
 		for _, f := range r.Findings {
 			if !ids[f.ID] {
-				t.Errorf("unexpected finding %+v", f)
+				t.Errorf("got the finding %+v, want only expected findings", f)
 			}
 			if f.What == "" || f.Why == "" || f.Fix == "" {
-				t.Errorf("got the finding %+v, want one with What, Why and Fix", f)
+				t.Errorf("got the finding %+v, want What, Why and Fix to be set", f)
 			}
 		}
 		if !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasSuffix(n, "rabbitdelay destroy --layout delay.bucket.r2") }) {
@@ -352,10 +352,10 @@ func TestDoctorFindsEverything(t *testing.T) {
 			t.Errorf("got the unchecked areas %v, want none", r.Unchecked)
 		}
 		if r.Parked == nil || *r.Parked != 2 || len(r.Clocks) != 1 || r.Clocks[0].Low > 5*time.Second || r.Clocks[0].High < 5*time.Second-10*time.Millisecond {
-			t.Errorf("parked %v, clocks %+v, want 2 and one clock that is 5s ahead", r.Parked, r.Clocks)
+			t.Errorf("got Parked = %v and Clocks = %+v, want 2 and one clock that is 5s ahead", r.Parked, r.Clocks)
 		}
 		if f, _ := find(r, "parked-messages", ""); strings.Contains(f.Why, "elsewhere") != (c.Broker.Line() != "4.0") {
-			t.Errorf("the finding about parked messages names the wrong destination: %q", f.Why)
+			t.Errorf("the finding about parked messages: got Why = %q, want it to name \"elsewhere\" except on RabbitMQ 4.0", f.Why)
 		}
 		if c.Broker.Source() == broker.Environment {
 			return
@@ -363,7 +363,7 @@ func TestDoctorFindsEverything(t *testing.T) {
 		f, _ := find(r, "stray-binding", "")
 		address := strings.TrimPrefix(strings.Split(f.Fix, "'")[1], c.Mgmt.Endpoint())
 		if _, err := c.Mgmt.Call(t.Context(), http.MethodDelete, address, nil, nil); err != nil {
-			t.Errorf("the fix of %s failed: %v", f.Fix, err)
+			t.Errorf("running the fix %q: %v", f.Fix, err)
 		}
 		fixed := map[string]string{
 			"stray-binding":              stray.String(),
@@ -378,12 +378,12 @@ func TestDoctorFindsEverything(t *testing.T) {
 				c.fix(t, f)
 			}
 		}
-		c.until(t, "all is gone that was fixed", func(r doctor.Report) bool { return len(hasAll(r, fixed)) == len(fixed) })
+		c.until(t, "the fixed findings have disappeared", func(r doctor.Report) bool { return len(hasAll(r, fixed)) == len(fixed) })
 	})
 }
 
-// Without the management API, the doctor reports the findings that AMQP shows, says what it cannot check, and reports
-// nothing that it cannot see as wrong.
+// Without the management API, the doctor reports what it finds over AMQP and what it cannot check. Areas that it cannot
+// check cause no findings.
 func TestDoctorOverAMQP(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -410,17 +410,17 @@ func TestDoctorOverAMQP(t *testing.T) {
 			t.Errorf("findings that are missing: got %v\n%s\nwant none", missing, render(r))
 		}
 		if len(r.Clocks) != 1 || r.Clocks[0].High > -4*time.Second {
-			t.Errorf("got the clocks %+v, want one with High of at most %v", r.Clocks, -4*time.Second)
+			t.Errorf("got the clocks %+v, want one with High <= %v", r.Clocks, -4*time.Second)
 		}
 		for _, note := range []string{"could not be verified", "policies", "nodes are unknown", "arguments of 1 destination queue"} {
 			if !strings.Contains(fmt.Sprint(r.Unchecked), note) {
-				t.Errorf("the report has no note about %q:\n%s", note, render(r))
+				t.Errorf("got\n%s, want an unchecked area containing %q", render(r), note)
 			}
 		}
 	})
 }
 
-// inventory returns the content of a virtual host, including message counts.
+// inventory returns a text with all objects in a virtual host, including message counts.
 func (c *clinic) inventory(t *testing.T) string {
 	t.Helper()
 	found, err := c.Mgmt.Inspect(t.Context(), topology.Topology{})
@@ -441,8 +441,8 @@ func (c *clinic) inventory(t *testing.T) string {
 	return strings.Join(lines, "\n")
 }
 
-// A queue whose leader has no dead-letter worker keeps the messages that are due. Before RabbitMQ 4.2.7 and 4.3.1, two
-// concurrent elections can cause that. Here the test stops the worker.
+// If the leader of a delay queue has no dead-letter worker, the queue keeps messages that are due, and the doctor reports
+// it. Before RabbitMQ 4.2.7 and 4.3.1, two concurrent elections can cause that. The test stops the worker instead.
 func TestDoctorFindsAQueueThatDoesNotDeadLetter(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -455,26 +455,26 @@ func TestDoctorFindsAQueueThatDoesNotDeadLetter(t *testing.T) {
 			"element(2, sys:get_state(P)) =:= "+queue+"].")
 		c.publish(t, "", delay, 5, nil)
 		leaving := func(n int64) {
-			suite.Eventually(t, fmt.Sprintf("%d dead letters are on their way", n), func() bool {
+			suite.Eventually(t, fmt.Sprintf("the queue counts %d messages that are being dead-lettered", n), func() bool {
 				q, err := v.Mgmt.Queue(t.Context(), delay)
 				return err == nil && q != nil && q.Leaving == n
 			})
 		}
 		leaving(5)
 		c.src.Standstill, c.src.Watch = &doctor.StallWatch{}, 10*time.Second
-		c.until(t, "the queue stands still", func(r doctor.Report) bool { // the management API counts published messages with a delay
+		c.until(t, "the doctor reports a standstill", func(r doctor.Report) bool { // the management API's counts are delayed
 			return strings.Contains(render(r), "at least 5 of 5")
 		})
 		mustCtl(t, v.Broker, "eval", "{ok, _} = supervisor:start_child(rabbit_fifo_dlx_sup, ["+queue+"]).")
 		leaving(0)
 		c.src.Standstill = &doctor.StallWatch{}
 		if r := c.examine(t); strings.Contains(render(r), "delay-standstill") {
-			t.Errorf("the queue delivers again, but the doctor reports a standstill:\n%s", render(r))
+			t.Errorf("after the queue delivers again: got\n%s, want no finding delay-standstill", render(r))
 		}
 	})
 }
 
-// The doctor changes nothing, whatever its permissions are and in whatever way it reads the broker.
+// The doctor changes nothing on the broker, with any permissions and with either way of reading the broker.
 func TestDoctorChangesNothing(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -485,7 +485,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 		suite.MustApply(t, v.Unmanaged(), some)
 		c.publish(t, "", some.Queues[0].Name, 3, nil)
 		before := ""
-		suite.Eventually(t, "the counts no longer change", func() bool {
+		suite.Eventually(t, "the counts are stable", func() bool {
 			now := c.inventory(t)
 			settled := now == before && strings.Contains(now, some.Queues[0].Name+" 3 ")
 			before = now
@@ -496,14 +496,14 @@ func TestDoctorChangesNothing(t *testing.T) {
 			c.examine(t)
 			c.examine(t)
 		}
-		suite.Eventually(t, "the broker is unchanged", func() bool { return c.inventory(t) == before })
+		suite.Eventually(t, "the objects and counts are the same as before", func() bool { return c.inventory(t) == before })
 		if after := c.inventory(t); after != before {
-			t.Errorf("the doctor changed the broker from\n%s\nto\n%s", before, after)
+			t.Errorf("after the doctor ran, the broker has\n%s\nwant\n%s", after, before)
 		}
 	})
 }
 
-// Messages that pass through a route queue are not a finding.
+// The doctor reports no finding for messages that are passing through a route queue.
 func TestDoctorWaitsForRoutes(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -546,7 +546,7 @@ func TestDoctorSeesAlarms(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-blocked
-			c.until(t, "the alarm and the blocked connection", func(r doctor.Report) bool {
+			c.until(t, "the report contains the alarm and the blocked connection", func(r doctor.Report) bool {
 				_, alarm := find(r, "alarm-memory", "")
 				_, connections := find(r, "connections-blocked", "")
 				return alarm && connections
@@ -558,7 +558,7 @@ func TestDoctorSeesAlarms(t *testing.T) {
 			mustCtl(t, b, "set_vm_memory_high_watermark", "0.6")
 			c.src.Management = c.Mgmt
 			mustCtl(t, b, "set_disk_free_limit", "9000GB")
-			c.until(t, "the disk alarm", func(r doctor.Report) bool {
+			c.until(t, "the report contains the disk alarm", func(r doctor.Report) bool {
 				_, alarm := find(r, "alarm-disk", "")
 				return alarm
 			})
@@ -568,7 +568,7 @@ func TestDoctorSeesAlarms(t *testing.T) {
 	}
 }
 
-// RabbitMQ 3.10 dead-letters at least once only with a feature flag.
+// RabbitMQ 3.10 supports at-least-once dead-lettering only with a feature flag. The doctor reports if it is disabled.
 func TestDoctorSeesMissingFeatureFlag(t *testing.T) {
 	b := ownBroker(t, "3.10")
 	mustCtl(t, b, "eval", "rabbit_feature_flags:mark_as_enabled_locally(stream_queue, false).")
@@ -589,15 +589,15 @@ func TestDoctorSeesMissingFeatureFlag(t *testing.T) {
 	c.clean(t, "a broker with the flag enabled")
 }
 
-// ownBroker returns a broker that no other test uses, because this test disturbs it.
+// ownBroker returns a broker for tests that raise alarms or change feature flags. Other tests do not use it.
 func ownBroker(t *testing.T, line string) *broker.Broker {
 	t.Helper()
 	if versions, err := broker.Versions(t.Context()); err == nil && !slices.Contains(versions, line) {
-		t.Skipf("skipped: no broker of version %s at hand, only %v", line, versions)
+		t.Skipf("skipped: RabbitMQ %s is not available, only %v", line, versions)
 	}
 	b := broker.Shared(t, broker.Options{Version: line, Management: true, Config: "# for the doctor"})
 	if b.Source() == broker.Environment {
-		t.Skip("skipped: the broker at AMQP_URL may be in use, and this test disturbs it")
+		t.Skip("skipped: the test must not raise alarms on the broker at AMQP_URL")
 	}
 	return b
 }
@@ -609,7 +609,7 @@ func mustCtl(t *testing.T, b *broker.Broker, args ...string) {
 	}
 }
 
-// TestDoctorCommand checks the exit codes, that the JSON is on one line, and that no impossible strategy is reported.
+// TestDoctorCommand checks the exit codes and the output of rabbitdelay doctor as text and as one line of JSON.
 func TestDoctorCommand(t *testing.T) {
 	t.Parallel()
 	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
@@ -644,10 +644,10 @@ func TestDoctorCommand(t *testing.T) {
 			Notes     []string
 		}
 		if err := json.Unmarshal([]byte(out), &report); err != nil || strings.Count(out, "\n") != 1 {
-			t.Fatalf("want one line of JSON: %v: %s", err, out)
+			t.Fatalf("doctor --json: got %s (error %v), want one line of JSON", out, err)
 		}
 		if code != 0 {
-			t.Errorf("after apply: exit %d, want 0: %s", code, out)
+			t.Errorf("after apply: got exit code %d, want 0: %s", code, out)
 		}
 		if len(report.Unchecked) > 0 {
 			t.Errorf("the report after apply: got unchecked areas %+v, want none", report.Unchecked)

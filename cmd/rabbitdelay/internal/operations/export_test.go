@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// After rabbitmqctl has imported the definitions, apply has nothing to do.
+// After rabbitmqctl has imported the exported definitions, the plan is empty.
 func TestExportedDefinitionsAreComplete(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -23,7 +23,7 @@ func TestExportedDefinitionsAreComplete(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var small bytes.Buffer // a command line has a limited length
+		var small bytes.Buffer // compressed, because the length of a command line is limited
 		z := gzip.NewWriter(&small)
 		if _, err := z.Write(text); err != nil {
 			t.Fatal(err)
@@ -31,7 +31,7 @@ func TestExportedDefinitionsAreComplete(t *testing.T) {
 		if err := z.Close(); err != nil {
 			t.Fatal(err)
 		}
-		file := "/tmp/" + v.Name + ".json" // the broker's machine may be a container
+		file := "/tmp/" + v.Name + ".json" // written by the broker, which may run in a container
 		write := fmt.Sprintf(`ok = file:write_file(%q, zlib:gunzip(base64:decode(<<%q>>))).`, file, base64.StdEncoding.EncodeToString(small.Bytes()))
 		for _, args := range [][]string{{"eval", write}, {"import_definitions", file}, {"eval", fmt.Sprintf("file:delete(%q).", file)}} {
 			if out, err := v.Broker.Ctl(t.Context(), args...); err != nil {
@@ -45,7 +45,7 @@ func TestExportedDefinitionsAreComplete(t *testing.T) {
 		if !p.Empty() || p.Count(plan.ActionUnverified) > 0 {
 			var text strings.Builder
 			_ = p.Render(&text, false)
-			t.Errorf("the plan after the import is not empty:\n%s", text.String())
+			t.Errorf("the plan after the import: got\n%s\nwant an empty plan without unverified objects", text.String())
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// nightVersions lists the versions of the clusters.
+// nightVersions lists the RabbitMQ versions of the clusters.
 var nightVersions = []string{"3.10", "4.0", "4.3"}
 
 // A cluster loses one node, then its majority, and recovers. Counts that cannot be read are reported as unknown, and
@@ -93,7 +93,7 @@ func (n *night) until(t *testing.T, node int, words []string, args ...string) su
 			return r
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("rabbitdelay %v does not print %q:\n%s", args, missing, r)
+			t.Fatalf("rabbitdelay %v: got\n%s\nwant an output containing %q", args, r, missing)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (n *night) fill(t *testing.T) {
 	if err := ch.Confirm(false); err != nil {
 		t.Fatal(err)
 	}
-	args := amqp.Table{"x-queue-type": "classic"} // the broker puts the queue on the connection's node
+	args := amqp.Table{"x-queue-type": "classic"} // the broker creates the queue on the node of the connection
 	if _, err := ch.QueueDeclare(nightClassic, true, false, false, false, args); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func (n *night) fill(t *testing.T) {
 		for range 5 {
 			dc, err := ch.PublishWithDeferredConfirm("", q, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("x")})
 			if err != nil || !dc.Wait() {
-				t.Fatalf("queue %s did not confirm a message: %v", q, err)
+				t.Fatalf("publishing to %s: got error %v, want nil and a confirm", q, err)
 			}
 		}
 	}
@@ -141,7 +141,7 @@ func (n *night) spend(t *testing.T) {
 	}
 	r := n.until(t, one, []string{"node-down", "rabbit@n3", "quorum-offline"}, "doctor")
 	if strings.Contains(r.Stdout, "quorum-lost") {
-		t.Errorf("with a majority, quorum-lost is reported:\n%s", r)
+		t.Errorf("doctor with a majority: got\n%s\nwant no finding quorum-lost", r)
 	}
 	n.until(t, one, []string{"DEAD LETTERS in " + nightDead + ": 5"}, "status")
 	n.console.oneDown(t)
@@ -165,20 +165,20 @@ func (n *night) spend(t *testing.T) {
 	n.console.calm(t)
 }
 
-// lost runs every command that counts messages while one node of three is left.
+// lost runs every command that counts messages while only one of three nodes is running.
 func (n *night) lost(t *testing.T, one int) {
 	t.Helper()
 	r := n.until(t, one, []string{"quorum-lost", "queue-down", nightClassic}, "doctor")
 	if first := strings.Index(r.Stdout, "CRITICAL"); !strings.HasPrefix(r.Stdout[first:], "CRITICAL quorum-lost") {
-		t.Errorf("the first critical finding is not quorum-lost:\n%s", r)
+		t.Errorf("doctor: got\n%s\nwant quorum-lost as the first critical finding", r)
 	}
 	for _, args := range [][]string{{"status"}, {"status", "--amqp-only"}} {
 		r := n.until(t, one, []string{"unknown"}, args...)
 		if r.Code != 2 {
-			t.Errorf("%v ends with %d, want 2", args, r.Code)
+			t.Errorf("%v: got exit code %d, want 2", args, r.Code)
 		}
 		if strings.Contains(r.Stdout, "nothing waiting") {
-			t.Errorf("%v says that nothing is waiting:\n%s", args, r)
+			t.Errorf("%v: got\n%s\nwant no \"nothing waiting\" while the count is unknown", args, r)
 		}
 	}
 	if r := n.rabbitdelay(t, one, "trace", "some-id"); r.Code != 2 || strings.Contains(r.Stdout, "it is empty") {
@@ -187,7 +187,7 @@ func (n *night) lost(t *testing.T, one int) {
 	for _, args := range [][]string{{"plan"}, {"plan", "--json"}} {
 		r := n.rabbitdelay(t, one, args...)
 		if !strings.Contains(r.Stdout, nightDead) || !strings.Contains(r.Stdout, "unknown") && !strings.Contains(r.Stdout, "unavailable") || r.Code == 0 {
-			t.Errorf("%v does not say that %s does not answer: %s", args, nightDead, r)
+			t.Errorf("%v: got %s, want an exit code other than 0 and an output that reports %s as unknown or unavailable", args, r, nightDead)
 		}
 	}
 	for _, args := range [][]string{

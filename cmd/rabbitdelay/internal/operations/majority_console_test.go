@@ -17,17 +17,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// nightConsole is a console that runs while a cluster loses nodes. It follows the stream of overviews, as an open page
-// does, so that nothing depends on a reload.
+// nightConsole is a console that runs while a cluster loses nodes. It reads the event stream of overviews, as an open page
+// does without a reload.
 type nightConsole struct {
 	address string
 
 	mu   sync.Mutex
 	last nightOverview
-	text string // last as JSON
+	text string // the last overview as JSON
 }
 
-// nightOverview contains the parts of an overview that change when nodes are lost.
+// nightOverview has the fields of an overview that the tests check.
 type nightOverview struct {
 	At     string
 	Alarms *[]string
@@ -85,9 +85,9 @@ func (n *night) openConsole(t *testing.T, node int) *nightConsole {
 	return c
 }
 
-// follow keeps the newest overview of the event stream, and connects again only if the stream ends.
+// follow keeps the newest overview from the event stream, and reconnects only if the stream ends.
 func (c *nightConsole) follow(t *testing.T) {
-	var client http.Client // the stream has no end, and the test's context ends it
+	var client http.Client // without a timeout, because the stream ends only with the test's context
 	defer client.CloseIdleConnections()
 	for t.Context().Err() == nil {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+c.address+"/api/v1/events", http.NoBody)
@@ -96,7 +96,7 @@ func (c *nightConsole) follow(t *testing.T) {
 		}
 		resp, err := client.Do(req)
 		if err != nil {
-			<-time.After(100 * time.Millisecond) // it is starting
+			<-time.After(100 * time.Millisecond) // the console is starting
 			continue
 		}
 		lines := bufio.NewScanner(resp.Body)
@@ -114,7 +114,7 @@ func (c *nightConsole) follow(t *testing.T) {
 	}
 }
 
-// until waits for an overview about which complain returns nothing.
+// until waits for an overview for which complain returns an empty string.
 func (c *nightConsole) until(t *testing.T, what string, complain func(o nightOverview) string) {
 	t.Helper()
 	for deadline := time.Now().Add(suite.Patience); ; {
@@ -126,7 +126,7 @@ func (c *nightConsole) until(t *testing.T, what string, complain func(o nightOve
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: still wrong at the deadline: %s\n%s", what, wrong, text)
+			t.Fatalf("%s: the last overview is wrong: %s\n%s", what, wrong, text)
 		}
 		<-time.After(200 * time.Millisecond)
 	}
@@ -181,21 +181,21 @@ func (c *nightConsole) page(t *testing.T, path string, want, never []string) {
 	t.Helper()
 	code, text := c.get(t, path)
 	if code != http.StatusOK {
-		t.Errorf("%s answers with %d, want 200", path, code)
+		t.Errorf("GET %s: got %d, want 200", path, code)
 	}
 	for _, w := range want {
 		if !strings.Contains(text, w) {
-			t.Errorf("%s does not say %q:\n%s", path, w, text)
+			t.Errorf("page %s: got\n%s\nwant it to contain %q", path, text, w)
 		}
 	}
 	for _, w := range never {
 		if strings.Contains(text, w) {
-			t.Errorf("%s says %q:\n%s", path, w, text)
+			t.Errorf("page %s: got\n%s\nwant it not to contain %q", path, text, w)
 		}
 	}
 }
 
-// ready checks that the process is ready. It stays ready without a majority: the remaining nodes accept its
+// ready checks that the process is ready. It stays ready without a majority, because the remaining nodes accept its
 // connections, and neither a restart nor less traffic would help.
 func (c *nightConsole) ready(t *testing.T) {
 	t.Helper()
@@ -204,7 +204,7 @@ func (c *nightConsole) ready(t *testing.T) {
 	}
 }
 
-// calm checks that everything is known and that no node is missing.
+// calm checks that all values are known and that no node is missing.
 func (c *nightConsole) calm(t *testing.T) {
 	t.Helper()
 	c.until(t, "with all nodes", func(o nightOverview) string {
@@ -234,7 +234,7 @@ func (o nightOverview) dead(n int64) bool {
 	return false
 }
 
-// oneDown checks that the missing node is named and that everything is known.
+// oneDown checks that the missing node is named and that all values are known.
 func (c *nightConsole) oneDown(t *testing.T) {
 	t.Helper()
 	c.until(t, "with one node down", func(o nightOverview) string {
@@ -253,8 +253,8 @@ func (c *nightConsole) oneDown(t *testing.T) {
 	c.page(t, "/", []string{"node-down", "rabbit@n3"}, []string{"quorum-lost", "does not answer"})
 }
 
-// lost checks that the first finding is the lost majority, that no count is reported as 0, and that the queue on a node
-// that is down is named.
+// lost checks that the lost majority is the first finding, that counts are reported as unknown rather than 0, and that the
+// queue on a node that is down is named.
 func (c *nightConsole) lost(t *testing.T) {
 	t.Helper()
 	all := []string{"delay.bucket.r3", "orders.expire", "dead letters of orders.expire", "parked"}
@@ -268,7 +268,7 @@ func (c *nightConsole) lost(t *testing.T) {
 		}
 		for _, name := range all {
 			if !slices.ContainsFunc(unknown, func(u string) bool { return strings.HasPrefix(u, name) }) {
-				return fmt.Sprintf("%s is not unknown, but %v", name, unknown)
+				return fmt.Sprintf("%s is not among the unknown values %v", name, unknown)
 			}
 		}
 		return ""
@@ -280,7 +280,7 @@ func (c *nightConsole) lost(t *testing.T) {
 	c.page(t, "/trace?id=later", []string{"Not checked"}, nil)
 	for _, path := range []string{"/api/v1/status", "/api/v1/doctor"} {
 		if code, text := c.get(t, path); code != http.StatusOK || strings.Index(text, `"id":"`) != strings.Index(text, `"id":"quorum-lost"`) {
-			t.Errorf("%s answers with %d, want 200 and quorum-lost as the first finding: %s", path, code, text)
+			t.Errorf("GET %s: got %d and %s, want 200 and quorum-lost as the first finding", path, code, text)
 		}
 	}
 }

@@ -27,8 +27,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A broker that ignores delivery times is refused, and so is a holding queue that ignores them on a broker that does
-// not. No message is parked, and no canary queue is left.
+// The native strategy refuses a broker that ignores delivery times, and a holding queue that ignores them although the
+// broker supports them. No message is parked, and no canary is left.
 func TestCanaryOnBrokers(t *testing.T) {
 	t.Parallel()
 	lines := suite.ConformanceLines
@@ -45,12 +45,12 @@ func TestCanaryOnBrokers(t *testing.T) {
 			c, err := amqpx.Open(t.Context(), amqpx.Config{URL: b.URL(), Strategy: nativeOf(t, "canary-quorum")})
 			switch {
 			case delays && err == nil:
-				t.Logf("proven after %v", time.Since(began))
+				t.Logf("the canary was delivered in time; the check took %v", time.Since(began))
 				if err := c.Close(t.Context()); err != nil {
 					t.Error(err)
 				}
 			case delays || !errors.Is(err, live.ErrInstantsIgnored):
-				t.Errorf("after %v: got %v, want ErrInstantsIgnored from a broker that ignores delivery times", time.Since(began), err)
+				t.Errorf("after %v: got error %v, want nil from a broker that delays until a given time, and live.ErrInstantsIgnored from others", time.Since(began), err)
 			default:
 				t.Logf("refused after %v: %v", time.Since(began), err)
 			}
@@ -82,7 +82,7 @@ func TestCanaryOnBrokers(t *testing.T) {
 			for _, prefix := range []string{"canary-quorum", "canary-classic"} {
 				q, err := ch.QueueDeclarePassive(topology.ParkedQueue(prefix), true, false, false, false, nil)
 				if err != nil || q.Messages > 0 {
-					t.Errorf("parked of %s: got %+v, %v, want no error and Messages = 0", prefix, q, err)
+					t.Errorf("parked queue of prefix %s: got %+v, error %v, want no error and Messages = 0", prefix, q, err)
 				}
 			}
 		})
@@ -98,7 +98,7 @@ func nativeOf(t *testing.T, prefix string) *dlx.Native {
 	return s
 }
 
-// nativeUsers returns the users of docs/permissions.md, and users that lack one permission each.
+// nativeUsers returns the permissions of the users in docs/permissions.md, and of users that lack one of them each.
 func nativeUsers(t *testing.T) map[string][3]string {
 	t.Helper()
 	docs := documentedPermissions(t)
@@ -114,9 +114,9 @@ func nativeUsers(t *testing.T) map[string][3]string {
 	}
 }
 
-// Users of the native strategy with the documented permissions can do their work, and
-// nothing else. The doctor agrees on the permissions that they lack. The test runs in
-// memory, and on a broker that delays until a given time if there is one.
+// With the documented permissions for the native strategy, each user can do its work and nothing else. The doctor reports
+// exactly the permissions that users lack. The test runs in memory, and on a broker that delays until a given time if one
+// is available.
 func TestNativeLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	t.Run(suite.Memory, func(t *testing.T) {
@@ -145,8 +145,8 @@ func TestNativeLeastPrivilege(t *testing.T) {
 	})
 }
 
-// delayingVhost returns a virtual host on the newest available broker. The test is skipped if that broker does not
-// delay until a given time.
+// delayingVhost returns a virtual host on the newest available broker. It skips the test if that broker does not delay
+// messages until a given time.
 func delayingVhost(t *testing.T) *suite.Vhost {
 	t.Helper()
 	b := broker.Shared(t, broker.Options{Version: newestLine(t), Management: true})
@@ -159,7 +159,7 @@ func delayingVhost(t *testing.T) *suite.Vhost {
 	return suite.NewVhost(t, b)
 }
 
-// newestLine returns an empty string if there is no broker, or if none is wanted.
+// newestLine returns the newest available release line, or an empty string if there is no broker.
 func newestLine(t *testing.T) string {
 	t.Helper()
 	lines, err := broker.Versions(t.Context())
@@ -169,7 +169,7 @@ func newestLine(t *testing.T) string {
 	return lines[len(lines)-1]
 }
 
-// nativePrivileges checks that the users of a broker can do their work.
+// nativePrivileges checks that each user can do its work, and that the broker refuses other actions.
 func nativePrivileges(t *testing.T, adminURL string, userURL func(name string) string) {
 	strategy := nativeOf(t, topology.DefaultPrefix)
 	admin, err := amqp.Dial(adminURL)
@@ -228,7 +228,7 @@ func nativePrivileges(t *testing.T, adminURL string, userURL func(name string) s
 		<-handled
 	}
 	for queue, id := range map[string]string{"orders.expire.dead": "rejected", "listener": "event"} {
-		suite.Eventually(t, id+" in "+queue, func() bool {
+		suite.Eventually(t, "message "+id+" is in "+queue, func() bool {
 			d, ok, err := ch.Get(queue, true)
 			suite.MustSucceed(t, err)
 			return ok && d.MessageId == id
@@ -258,7 +258,7 @@ func nativePrivileges(t *testing.T, adminURL string, userURL func(name string) s
 		"no-bind": "write delay.canary.doctor", "no-queues": "write delay.native.1",
 	} {
 		if _, err := open(userURL(name)); !isRefusal(err) {
-			t.Errorf("user %s, who lacks the permission to %s: got %v, want a refusal", name, lacks, err)
+			t.Errorf("user %s, who lacks the permission to %s: got error %v, want the broker to refuse access", name, lacks, err)
 		}
 	}
 }
@@ -268,8 +268,8 @@ func isRefusal(err error) bool {
 	return ok && e.Code == amqp.AccessRefused
 }
 
-// nativeDoctor runs the doctor to find which permissions users lack for their roles. It tests the
-// broker with their permissions.
+// nativeDoctor checks that the doctor reports the permissions that users lack for their roles. The doctor uses these
+// permissions to test whether the broker supports delivery times.
 func nativeDoctor(t *testing.T, userURL func(name string) string) {
 	for name, c := range map[string]struct{ role, denied string }{
 		"shop-bootstrapper":    {"bootstrapper", ""},
@@ -297,13 +297,13 @@ func nativeDoctor(t *testing.T, userURL func(name string) string) {
 		denied := strings.Join(all, ", ")
 		blind := slices.ContainsFunc(report.Unchecked, func(u doctor.Unchecked) bool { return u.Area == doctor.AreaInstants })
 		if denied != c.denied || blind != (c.denied != "") {
-			t.Errorf("%s: permission denied for %q, delivery times unchecked: %t; %v, want denied %q",
+			t.Errorf("user %s: got the denied permissions %q, delivery times unchecked = %t, unchecked areas %v, want denied permissions %q, and delivery times unchecked only if there are any",
 				name, denied, blind, report.Unchecked, c.denied)
 		}
 	}
 }
 
-// Topic permissions restrict a producer of the native strategy to its destinations.
+// With topic permissions, a producer that uses the native strategy can send only to its destinations.
 func TestNativeTopicPermissions(t *testing.T) {
 	t.Parallel()
 	v := delayingVhost(t)
@@ -320,7 +320,7 @@ func TestNativeTopicPermissions(t *testing.T) {
 	ch := v.Channel(t)
 	for id, delay := range map[string]time.Duration{"0": 0, "100": 100 * time.Millisecond} {
 		suite.Send(t, c, amqpx.Message{ID: id, Queue: toQueue.Queue, Delay: delay})
-		suite.Eventually(t, "message "+id, func() bool {
+		suite.Eventually(t, "message "+id+" arrives", func() bool {
 			d, ok, err := ch.Get(toQueue.Queue, true)
 			suite.MustSucceed(t, err)
 			return ok && d.MessageId == id

@@ -25,8 +25,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// documentedPermissions returns the patterns of docs/permissions.md by user: configure, write,
-// read.
+// documentedPermissions returns the configure, write and read patterns in docs/permissions.md by user.
 func documentedPermissions(t *testing.T) map[string][3]string {
 	t.Helper()
 	page, err := os.ReadFile("../../../../docs/permissions.md")
@@ -43,14 +42,14 @@ func documentedPermissions(t *testing.T) map[string][3]string {
 		"shop-native-producer", "shop-native-consumer", "shop-native-narrow",
 	} {
 		if _, ok := out[user]; !ok {
-			t.Fatalf("docs/permissions.md does not mention %s", user)
+			t.Fatalf("docs/permissions.md contains no permissions for user %s, want some", user)
 		}
 	}
 	return out
 }
 
-// documentedTopicPermissions returns the topic permissions of one user in docs/permissions.md by
-// exchange: write, read.
+// documentedTopicPermissions returns the write and read patterns of a user's topic permissions in docs/permissions.md by
+// exchange.
 func documentedTopicPermissions(t *testing.T, user string) map[string][2]string {
 	t.Helper()
 	page, err := os.ReadFile("../../../../docs/permissions.md")
@@ -64,7 +63,7 @@ func documentedTopicPermissions(t *testing.T, user string) map[string][2]string 
 		}
 	}
 	if len(out) == 0 {
-		t.Fatalf("docs/permissions.md gives %s no topic permissions", user)
+		t.Fatalf("docs/permissions.md contains no topic permissions for user %s, want some", user)
 	}
 	return out
 }
@@ -111,7 +110,7 @@ func newShopWith(t *testing.T, v *suite.Vhost, topicPermissions bool) *shop {
 	if s.want, err = chosen.Topology().Merge(own); err != nil {
 		t.Fatal(err)
 	}
-	// These objects belong to other applications: the exchange, and a queue.
+	// The exchange and the queues belong to other applications.
 	ch := s.Channel(t)
 	if err := ch.ExchangeDeclare("events", "topic", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
@@ -132,12 +131,12 @@ func (s *shop) client(t *testing.T, brokerURL string, declare amqpx.Declaration)
 	return suite.OpenClient(t, amqpx.Config{URL: brokerURL, Strategy: s.strategy, Declare: declare})
 }
 
-// arrives waits for a message in a queue, and consumes it as an administrator.
+// arrives waits for a message in a queue and receives it as an administrator.
 func (s *shop) arrives(t *testing.T, queue, id string) amqp.Delivery {
 	t.Helper()
 	ch := s.Channel(t)
 	var got amqp.Delivery
-	suite.Eventually(t, "message "+id+" in "+queue, func() bool {
+	suite.Eventually(t, "message "+id+" is in "+queue, func() bool {
 		d, ok, err := ch.Get(queue, true)
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +147,7 @@ func (s *shop) arrives(t *testing.T, queue, id string) amqp.Delivery {
 	return got
 }
 
-// refuses tries actions that the broker must refuse for a user, each on its own channel.
+// refuses fails the test unless the broker refuses each action. Each one runs on a new channel.
 func refuses(t *testing.T, brokerURL string, tries map[string]func(ch *amqp.Channel) error) {
 	t.Helper()
 	conn, err := amqp.Dial(brokerURL)
@@ -171,13 +170,13 @@ func refuses(t *testing.T, brokerURL string, tries map[string]func(ch *amqp.Chan
 			}
 		}
 		if e, ok := errors.AsType[*amqp.Error](err); !ok || e == nil || e.Code != amqp.AccessRefused {
-			t.Errorf("permission to %s: got %v, want an *amqp.Error with amqp.AccessRefused", what, err)
+			t.Errorf("action %q: got error %v, want an *amqp.Error with amqp.AccessRefused", what, err)
 		}
 		_ = ch.Close() // the broker has closed it
 	}
 }
 
-// The following functions return actions that a test tries.
+// The following functions return actions for refuses.
 func declares(queue string) func(*amqp.Channel) error {
 	return func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(queue, true, false, false, false, nil)
@@ -220,7 +219,7 @@ func binds(queue, exchange string) func(*amqp.Channel) error {
 	return func(ch *amqp.Channel) error { return ch.QueueBind(queue, "k", exchange, false, nil) }
 }
 
-// lacks returns the permissions that a user lacks for a role, according to the doctor.
+// lacks returns the permissions that a user lacks for a role according to the doctor.
 func (s *shop) lacks(t *testing.T, brokerURL string, role doctor.Role) []string {
 	t.Helper()
 	snap, err := snapshot.Take(t.Context(), doctor.Config{Want: s.want, Roles: []doctor.Role{role}}, snapshot.Source{
@@ -237,7 +236,7 @@ func (s *shop) lacks(t *testing.T, brokerURL string, role doctor.Role) []string 
 	return out
 }
 
-// Users with the documented permissions can do their work, and nothing else.
+// With the documented permissions, each user can do its work and nothing else.
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -297,8 +296,7 @@ func (s *shop) produces(t *testing.T, brokerURL string) {
 		}
 		s.arrives(t, queue, id)
 	}
-	// The permission to write to the destination queue makes it visible, or shows that it does not
-	// exist.
+	// With the permission to write to the destination queue, a client notices if the queue does not exist.
 	if _, err := s.Channel(t).QueueDelete(toQueue.Queue, false, false, false); err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +304,7 @@ func (s *shop) produces(t *testing.T, brokerURL string) {
 	if err := again.Send(t.Context(), amqpx.Message{Queue: toQueue.Queue, Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
 		t.Errorf("Send to a queue that does not exist: got %v, want ErrDestination", err)
 	}
-	// A queue that was declared again is bound before anything is sent to it.
+	// A queue that was declared again is bound before a message is sent to it.
 	if _, err := s.Channel(t).QueueDeclare(toQueue.Queue, true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +323,7 @@ func (s *shop) produces(t *testing.T, brokerURL string) {
 	got := s.lacks(t, brokerURL, doctor.RoleBootstrapper)
 	for _, want := range []string{"configure delay.bucket.32d", "configure orders.expire"} {
 		if !slices.Contains(got, want) {
-			t.Errorf("the doctor reports that a bootstrapper lacks %v, want %s as well", got, want)
+			t.Errorf("the doctor reports that a bootstrapper lacks %v, want %q among them", got, want)
 		}
 	}
 	refuses(t, brokerURL, map[string]func(*amqp.Channel) error{
@@ -361,12 +359,12 @@ func (s *shop) consumes(t *testing.T, brokerURL string) {
 	suite.Send(t, admin, amqpx.Message{ID: "retried", Queue: toQueue.Queue})
 	for want := 1; want <= 2; want++ {
 		if got := <-attempts; got != want {
-			t.Fatalf("attempt %d, want %d", got, want)
+			t.Fatalf("got attempt %d, want %d", got, want)
 		}
 	}
 	suite.Send(t, admin, amqpx.Message{ID: "rejected", Queue: toQueue.Queue, Delay: 100 * time.Millisecond})
 	if d := s.arrives(t, "orders.expire.dead", "rejected"); d.Headers[amqpx.HeaderReason] != inspect.ReasonRejected {
-		t.Errorf("dead letter %v, want Headers[amqpx.HeaderReason] = inspect.ReasonRejected", d.Headers)
+		t.Errorf("dead letter: got the headers %v, want Headers[amqpx.HeaderReason] = inspect.ReasonRejected", d.Headers)
 	}
 	if got := s.lacks(t, brokerURL, doctor.RoleConsumer); len(got) > 0 {
 		t.Errorf("the doctor reports the missing permissions %v, want none", got)
@@ -384,7 +382,7 @@ func (s *shop) consumes(t *testing.T, brokerURL string) {
 	})
 }
 
-// A service that declares missing objects does everything as one user, on an empty virtual host.
+// A service that declares missing objects works with one user on an empty virtual host.
 func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -401,7 +399,7 @@ func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
 		}, amqpx.WithRetry(topology.Retry{Backoff: 100 * time.Millisecond}))
 		suite.Send(t, c, amqpx.Message{ID: "1", Queue: toQueue.Queue, Delay: 100 * time.Millisecond})
 		if id := <-handled; id != "1" {
-			t.Errorf(`handled %s, want "1"`, id)
+			t.Errorf(`handled message %s, want "1"`, id)
 		}
 		suite.Send(t, c, amqpx.Message{ID: "2", Exchange: toEvents.Exchange, RoutingKey: toEvents.RoutingKey, Delay: 100 * time.Millisecond})
 		s.arrives(t, "listener", "2")
@@ -412,8 +410,8 @@ func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
 	})
 }
 
-// Topic permissions restrict a producer to its destinations, alongside producers that use the other
-// entry exchanges.
+// With topic permissions, a producer can send only to its destinations. Other producers still use the other entry
+// exchanges.
 func TestTopicPermissions(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -424,7 +422,7 @@ func TestTopicPermissions(t *testing.T) {
 		producer := s.User(t, "shop-narrow", "", s.docs["shop-narrow"])
 		v.PermitTopics(t, producer, documentedTopicPermissions(t, "shop-narrow"))
 		if denied, want := s.lacks(t, producer, doctor.RoleProducer), []string{"write delay.route.events:order.expired"}; !slices.Equal(denied, want) {
-			t.Errorf("the doctor says that %v is denied, want %v", denied, want)
+			t.Errorf("the doctor reports the missing permissions %v, want %v", denied, want)
 		}
 		c := s.client(t, producer, amqpx.DeclareNothing)
 		for id, delay := range map[string]time.Duration{"0": 0, "100": 100 * time.Millisecond, "300": declaredDelay} {
@@ -451,7 +449,7 @@ func TestTopicPermissions(t *testing.T) {
 	})
 }
 
-// The doctor's management user reads everything that it needs without any other permission.
+// The doctor's management user needs no other permissions to read everything.
 func TestDoctorPrivileges(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -475,7 +473,7 @@ func TestDoctorPrivileges(t *testing.T) {
 	})
 }
 
-// The operator can view dead letters and send them back, and can do nothing else.
+// The operator can peek at dead letters and requeue them, and can do nothing else.
 func TestOperatorsRights(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -508,7 +506,7 @@ func TestOperatorsRights(t *testing.T) {
 			}
 		}
 		if got := suite.Drains(t, v, "orders.expire"); len(got) != 5 {
-			t.Errorf("%v arrived, want 5 messages", got)
+			t.Errorf("queue orders.expire contains %v, want 5 messages", got)
 		}
 	})
 }

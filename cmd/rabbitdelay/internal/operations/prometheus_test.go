@@ -40,7 +40,7 @@ const (
 	dashboardFile = "../../../../docs/grafana/rabbitdelay.json"
 )
 
-// ruleFile contains the fields that are read from rulesFile.
+// ruleFile has the fields that the tests read from rulesFile.
 type ruleFile struct {
 	Groups []struct {
 		Rules []struct {
@@ -85,17 +85,17 @@ func TestPrometheusRules(t *testing.T) {
 				continue
 			}
 			if !strings.Contains(string(tested), `alertname="`+r.Alert+`"`) {
-				t.Errorf("%s has no test that it fires", r.Alert)
+				t.Errorf("alert %s: rulesTestFile contains no test that it fires, want one", r.Alert)
 			}
 			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
-				t.Errorf("%s lacks a severity, a summary or a description", r.Alert)
+				t.Errorf("alert %s: got labels %v and annotations %v, want a severity, a summary and a description", r.Alert, r.Labels, r.Annotations)
 			}
 			checkRunbook(t, r.Alert, r.Annotations["runbook_url"])
 		}
 	}
 }
 
-// checkRunbook fails the test unless a link leads to a heading.
+// checkRunbook fails the test unless the link leads to an existing heading.
 func checkRunbook(t *testing.T, alert, link string) {
 	t.Helper()
 	page, anchor, _ := strings.Cut(strings.TrimPrefix(link, "https://github.com/rabbitdelay/rabbitdelay/blob/main/"), "#")
@@ -111,10 +111,10 @@ func checkRunbook(t *testing.T, alert, link string) {
 			return
 		}
 	}
-	t.Errorf("alert %s: page %s has no heading #%s", alert, page, anchor)
+	t.Errorf("alert %s: page %s has no heading with the anchor #%s, want one", alert, page, anchor)
 }
 
-// Every query of the dashboard and of the rules finds data when there is traffic of every kind.
+// With traffic of every kind, every query in the dashboard and in the rules returns data.
 func TestPrometheusFindsData(t *testing.T) {
 	t.Parallel()
 	v := suite.NewVhost(t, broker.Shared(t, broker.Options{Management: true}))
@@ -153,20 +153,20 @@ func TestPrometheusFindsData(t *testing.T) {
 	for from, list := range queries {
 		for _, q := range list {
 			var last error
-			suite.Eventually(t, from+": data for "+q, func() bool {
+			suite.Eventually(t, from+": the query "+q+" returns data", func() bool {
 				var n int
 				n, last = p.Count(t.Context(), q)
 				return n > 0 || last != nil
 			})
 			if last != nil {
-				t.Errorf("%s: got %v, want nil", from, last)
+				t.Errorf("%s: query %s: got error %v, want nil", from, q, last)
 			}
 		}
 	}
 }
 
-// operands returns the operands of an alert's comparisons: without the comparisons, there is data
-// even when the alert does not fire.
+// operands returns the operands of an alert's comparisons. Unlike the comparison, they have data even if the alert does
+// not fire.
 func operands(expr string) []string {
 	var list []string
 	for _, part := range regexp.MustCompile(`\s(?:and|or|unless)\s`).Split(expr, -1) {
@@ -175,7 +175,7 @@ func operands(expr string) []string {
 	return list
 }
 
-// dashboardQueries returns the queries of each panel and variable.
+// dashboardQueries returns the queries of the dashboard by panel and variable.
 func dashboardQueries(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile(dashboardFile)
@@ -209,7 +209,7 @@ func dashboardQueries(t *testing.T) map[string][]string {
 	return queries
 }
 
-// observed returns the metrics of this process, and the telemetry that records them.
+// observed returns a handler that serves the metrics of this process, and the telemetry that records them.
 func observed(t *testing.T) (http.Handler, *telemetry.Telemetry) {
 	t.Helper()
 	all := registry.NewRegistry()
@@ -226,9 +226,8 @@ func observed(t *testing.T) (http.Handler, *telemetry.Telemetry) {
 	return promhttp.HandlerFor(all, promhttp.HandlerOpts{}), tel
 }
 
-// makeTraffic sends and handles messages with every outcome until the test ends: through
-// a service's client, which tel observes, and through rabbitdelay serve, which answers
-// probes at an address.
+// makeTraffic sends and handles messages with every outcome until the test ends. It uses a client that tel observes, and
+// rabbitdelay serve, which listens for probes at the given address.
 func makeTraffic(t *testing.T, v *suite.Vhost, tel *telemetry.Telemetry, probe string) {
 	t.Helper()
 	client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Hooks: []amqpx.Hook{tel.Hook()}})
@@ -281,7 +280,7 @@ func makeTraffic(t *testing.T, v *suite.Vhost, tel *telemetry.Telemetry, probe s
 			t.Fatalf("%s: %v", id, err)
 		}
 	}
-	// The row is from another program. Its headers cannot be read, so it fails immediately. A task for a missing
+	// Another program inserted this row. Its headers cannot be read, so it fails immediately. A task for a missing
 	// destination is retried for half a minute.
 	if _, err := db.ExecContext(t.Context(), `INSERT INTO rabbitdelay_tasks (id, queue, headers, due_at) VALUES ('unsendable', 'tasks', '{"a":1}', ?)`,
 		time.Now().UnixMilli()); err != nil {
@@ -302,7 +301,7 @@ func makeTraffic(t *testing.T, v *suite.Vhost, tel *telemetry.Telemetry, probe s
 	})
 }
 
-// everyFate returns a handler that in turn acknowledges, retries, snoozes and dead-letters its deliveries.
+// everyFate returns a handler that acknowledges, retries, snoozes and dead-letters its deliveries in turn.
 func everyFate() amqpx.Handler {
 	var n atomic.Int64
 	return func(context.Context, *amqpx.Delivery) error {
@@ -318,7 +317,7 @@ func everyFate() amqpx.Handler {
 	}
 }
 
-// runUntilEnd runs something until the test ends.
+// runUntilEnd runs f until the test ends.
 func runUntilEnd(t *testing.T, f func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

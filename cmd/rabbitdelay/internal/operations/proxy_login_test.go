@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// nginxFile configures a proxy that authenticates users itself, as oauth2-proxy or an ingress does with an identity
-// provider.
+// nginxFile configures nginx as a proxy that authenticates users itself, as oauth2-proxy or an ingress with an identity
+// provider does.
 const nginxFile = `
 daemon off; master_process off; pid %[1]s/nginx.pid; error_log stderr warn;
 events {}
@@ -53,7 +53,7 @@ serve:
   proxy: {trusted: [127.0.0.2], user_header: X-Forwarded-User, role_header: X-Forwarded-Groups, operators: [sre], viewers: [dev]}
 `
 
-// startNginx starts nginx, which connects to the console from 127.0.0.2.
+// startNginx starts nginx until the test ends. It connects to the console from 127.0.0.2.
 func startNginx(t *testing.T, listen, console string) {
 	t.Helper()
 	program, err := exec.LookPath("nginx")
@@ -61,7 +61,7 @@ func startNginx(t *testing.T, listen, console string) {
 		program = "/usr/sbin/nginx"
 	}
 	if _, err := os.Stat(program); err != nil {
-		t.Skip("nginx is not installed; `make setup` installs it where it may")
+		t.Skip("skipped: nginx is not installed; `make setup` installs it if it has the permission")
 	}
 	dir := t.TempDir()
 	conf := fmt.Sprintf(nginxFile, dir, listen, console)
@@ -165,17 +165,17 @@ func TestServeBehindAProxyWithALogin(t *testing.T) {
 	} {
 		code, text := ask(http.MethodGet, c.at, c.user, nil, c.headers...)
 		if code != c.code {
-			t.Errorf("%s: code %d, want %d: %.200s", c.name, code, c.code, text)
+			t.Errorf("%s: got code %d, want %d: %.200s", c.name, code, c.code, text)
 		}
 		if !strings.Contains(text, c.says) {
-			t.Errorf("%s: %.300s\nwant %q in it", c.name, text, c.says)
+			t.Errorf("%s: got %.300s\nwant it to contain %q", c.name, text, c.says)
 		}
 	}
 
 	_, page := ask(http.MethodGet, through+"task-new", "anna", nil)
 	field := regexp.MustCompile(`name="token" value="([^"]+)"`).FindStringSubmatch(page)
 	if field == nil {
-		t.Fatalf("the form has no token: %.2000s", page)
+		t.Fatalf("got the form %.2000s\nwant it to contain a token", page)
 	}
 	form := url.Values{"token": {field[1]}, "id": {"reminder-1"}, "queue": {"mail"}, "at": {"+1h"}}
 	if code, text := ask(http.MethodPost, through+"task-new", "anna", form); code != http.StatusSeeOther {

@@ -16,12 +16,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// On a virtual host with a limit of 100 queues, the default layout is refused as a whole. The error gives the figures
-// and suggests a layout that fits, and nothing is left behind. The suggested layout works.
+// On a virtual host with a limit of 100 queues, declaring the default layout fails and leaves no queues behind. The error
+// contains the limit and the number of queues, and suggests a layout that fits. The suggested layout works.
 func TestQueueLimit(t *testing.T) {
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		if v.Mgmt == nil {
-			t.Skip("the limit is set by the management API")
+			t.Skip("skipped: the limit can only be set with the management API")
 		}
 		_, err := v.Mgmt.Call(t.Context(), http.MethodPut, v.Mgmt.InVhost("vhost-limits")+"/max-queues", map[string]any{"value": 100}, nil)
 		suite.MustSucceed(t, err)
@@ -30,16 +30,16 @@ func TestQueueLimit(t *testing.T) {
 			t.Helper()
 			for _, want := range says {
 				if !strings.Contains(text, want) {
-					t.Errorf("%s: %s\nwant %q in it", what, text, want)
+					t.Errorf("%s: got %s\nwant it to contain %q", what, text, want)
 				}
 			}
 			if n := strings.Count(text, "limit in vhost"); n > 1 {
-				t.Errorf("%s repeats the refusal %d times: got %s, want at most 1", what, n, text)
+				t.Errorf("%s: the error contains the broker's refusal %d times, want at most once: %s", what, n, text)
 			}
 		}
 		nothingLeft := func(what string) {
 			t.Helper()
-			suite.Eventually(t, "nothing is left of "+what, func() bool {
+			suite.Eventually(t, "no queue is left after "+what, func() bool {
 				found, err := v.Mgmt.Queues(t.Context())
 				suite.MustSucceed(t, err)
 				for name := range found {
@@ -54,10 +54,10 @@ func TestQueueLimit(t *testing.T) {
 		began := time.Now()
 		_, err = amqpx.Open(t.Context(), amqpx.Config{URL: v.URL})
 		if !errors.Is(err, topology.ErrQuota) {
-			t.Fatalf("Open: got %v, want ErrQuota", err)
+			t.Fatalf("Open: got error %v, want topology.ErrQuota", err)
 		}
 		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("Open tried for %v, want at most 20s", took)
+			t.Errorf("Open returned after %v, want at most 20s", took)
 		}
 		checkError("Open", err.Error())
 		nothingLeft("Open")
@@ -87,7 +87,7 @@ func TestQueueLimit(t *testing.T) {
 		checkError("send", send.Stderr)
 
 		if got := suite.RunCLI(t.Context(), "apply", "-f", file("binary.yaml", "layout: binary")); got.Code != 0 {
-			t.Errorf("apply of the layout that the advice names: got %s, want exit code 0", got)
+			t.Errorf("apply with the suggested layout: got %s, want exit code 0", got)
 		}
 		strategy, err := dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutBinary})
 		suite.MustSucceed(t, err)
@@ -98,12 +98,12 @@ func TestQueueLimit(t *testing.T) {
 	})
 }
 
-// If a virtual host allows too few connections, or a user may open too few channels, the error names the limit, the
-// figure and what to do. No queue is blamed, and the client works as soon as the limit is raised.
+// If a virtual host allows too few connections, or a user may open too few channels, the error contains the limit and says
+// what to do, without wrong advice. The client works as soon as the limit is raised.
 func TestConnectionAndChannelLimits(t *testing.T) {
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
 		if v.Mgmt == nil {
-			t.Skip("the limits are set by the management API")
+			t.Skip("skipped: the limits can only be set with the management API")
 		}
 		address := v.User(t, "limited", "", [3]string{".*", ".*", ".*"})
 		limit := func(path string, n int) {
@@ -120,12 +120,12 @@ func TestConnectionAndChannelLimits(t *testing.T) {
 			}
 			for _, want := range says {
 				if !strings.Contains(got.Stderr, want) {
-					t.Errorf("%s: %s\nwant %q in it", what, got.Stderr, want)
+					t.Errorf("%s: got %s\nwant it to contain %q", what, got.Stderr, want)
 				}
 			}
 			for _, wrong := range []string{"does the virtual host exist", "makes the broker close the connection"} {
 				if strings.Contains(got.Stderr, wrong) {
-					t.Errorf("%s: the error gives the wrong advice %q: %s", what, wrong, got.Stderr)
+					t.Errorf("%s: got %s\nwant it without the wrong advice %q", what, got.Stderr, wrong)
 				}
 			}
 		}
@@ -136,7 +136,7 @@ func TestConnectionAndChannelLimits(t *testing.T) {
 		limit(connections, 1)
 		refused("one connection", send("first"), "connection limit (1) is reached", "a client uses up to three connections")
 		if got := suite.RunCLI(t.Context(), "doctor", "--url", address); !strings.Contains(got.String(), "a client uses up to three connections") {
-			t.Errorf("doctor at the connection limit: got %s, want the advice about connections", got)
+			t.Errorf("doctor at the connection limit: got %s, want an output containing \"a client uses up to three connections\"", got)
 		}
 		limit(connections, -1)
 

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The program of the README runs unchanged, except for the broker's address.
+// The program in the README runs unchanged, except for the broker's address.
 func TestReadmeProgram(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../../../../README.md")
@@ -19,7 +19,7 @@ func TestReadmeProgram(t *testing.T) {
 	program := regexp.MustCompile("(?ms)^```go\n(package main\n.*?\n)```$").FindSubmatch(readme)
 	const address = `"amqp://guest:guest@127.0.0.1:5672/"`
 	if len(program) != 2 || !strings.Contains(string(program[1]), address) {
-		t.Fatalf("README.md has no program that connects to %s", address)
+		t.Fatalf("README.md contains no program that connects to %s, want one", address)
 	}
 	queue := suite.NewQueue(t)
 	code := strings.ReplaceAll(string(program[1]), address, `"`+broker.Shared(t, broker.Options{}).URL()+`"`)

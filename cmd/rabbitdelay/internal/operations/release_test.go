@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// run returns what a program writes to standard output in dir.
+// run runs a program in dir and returns its standard output.
 func run(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), name, args...)
@@ -29,7 +29,7 @@ func run(t *testing.T, dir, name string, args ...string) string {
 	return string(out)
 }
 
-// clone returns a directory with the current commit.
+// clone returns a directory with a clone of the current commit.
 func clone(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "clone")
@@ -37,13 +37,13 @@ func clone(t *testing.T) string {
 	return dir
 }
 
-// A release of a commit has the same bytes wherever it is built. Its files run and can be
-// installed, and describe their content. (`make release` builds the other platforms too.)
+// Release files have the same bytes wherever a commit is built. The binaries run, the package has the right version, and
+// the bill of materials is complete. (`make release` builds the other platforms too.)
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"git", "jq", "zip", "dpkg-deb"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("%s is not installed", tool)
+			t.Skipf("skipped: %s is not installed", tool)
 		}
 	}
 	arch := runtime.GOARCH
@@ -53,7 +53,7 @@ func TestRelease(t *testing.T) {
 	sums, err := os.ReadFile(filepath.Join(first, "dist", "SHA256SUMS"))
 	suite.MustSucceed(t, err)
 	if others, err := os.ReadFile(filepath.Join(again, "elsewhere", "SHA256SUMS")); err != nil || !bytes.Equal(others, sums) {
-		t.Errorf("two builds of one commit differ (%v):\n%s%s", err, sums, others)
+		t.Errorf("two builds of one commit (error %v): got the checksums\n%s\nand\n%s\nwant equal checksums", err, sums, others)
 	}
 	run(t, filepath.Join(first, "dist"), "sha256sum", "--check", "--strict", "SHA256SUMS")
 
@@ -69,11 +69,11 @@ func TestRelease(t *testing.T) {
 		}
 		suite.MustSucceed(t, json.Unmarshal([]byte(run(t, out, filepath.Join(out, binary), "version", "--json")), &v))
 		if v.Version != "v1.2.3-rc.1" || v.Revision != head || v.Modified {
-			t.Errorf("%s is %+v, want v1.2.3-rc.1 of %s", binary, v, head)
+			t.Errorf("%s version: got %+v, want v1.2.3-rc.1 at %s, not modified", binary, v, head)
 		}
 	}
 	if v := run(t, out, "dpkg-deb", "--field", filepath.Join(first, "dist/rabbitdelay_1.2.3-rc.1_"+arch+".deb"), "Version"); strings.TrimSpace(v) != "1.2.3~rc.1" {
-		t.Errorf("the package's version is %s, want one below 1.2.3", v)
+		t.Errorf("the package's version is %s, want 1.2.3~rc.1, which is lower than 1.2.3", v)
 	}
 	var bom struct {
 		Components []struct{ Name, Version string }
@@ -90,8 +90,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// Fragments become a section of the changelog and are deleted. An invalid fragment stays, and is
-// named.
+// Changelog fragments become a section of the changelog and are deleted. If a fragment is invalid, the error names it and
+// it is kept.
 func TestReleaseNotes(t *testing.T) {
 	t.Parallel()
 	dir := clone(t)
@@ -112,7 +112,7 @@ func TestReleaseNotes(t *testing.T) {
 	c := exec.CommandContext(t.Context(), ".ci/release/notes.sh", "9.9.9", "--write")
 	c.Dir = dir
 	if msg, err := c.CombinedOutput(); err == nil || !strings.Contains(string(msg), "docs/changelog/wrong.md:1:Improved: everything.") {
-		t.Errorf(`a wrong fragment: got %v, %s, want an error and a text with "docs/changelog/wrong.md:1:Improved: everything."`, err, msg)
+		t.Errorf(`an invalid fragment: got error %v and output %s, want an error and "docs/changelog/wrong.md:1:Improved: everything."`, err, msg)
 	}
 	suite.MustSucceed(t, os.Remove(filepath.Join(dir, "docs", "changelog", "wrong.md")))
 	want := "### Added\n\n- Another.\n\n### Fixed\n\n- A third.\n- One thing."
@@ -122,9 +122,9 @@ func TestReleaseNotes(t *testing.T) {
 		}
 	}
 	if left := fragments(); len(left) != 0 {
-		t.Errorf("what is left: got %v, want none", left)
+		t.Errorf("the remaining fragments: got %v, want none", left)
 	}
 	if notes := run(t, dir, ".ci/release/notes.sh", "0.1.0"); !strings.Contains(notes, "Strategy `bucket`") {
-		t.Errorf("the notes of 0.1.0 do not mention the strategy bucket: %.200s", notes)
+		t.Errorf("the notes of 0.1.0: got %.200s, want them to contain \"Strategy `bucket`\"", notes)
 	}
 }

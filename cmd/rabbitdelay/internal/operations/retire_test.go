@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Earlier layouts of every kind are deleted once they are empty, and nothing else is.
+// retire deletes earlier layouts of every kind once they are empty, and deletes nothing else.
 func TestCLIRetire(t *testing.T) {
 	t.Parallel()
 	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
@@ -27,7 +27,7 @@ func TestCLIRetire(t *testing.T) {
 		}
 		want := v.Objects(t)
 		for _, cmd := range earlier {
-			if r := cmd("apply"); r.Code != 0 && !strings.Contains(r.Stderr, "orders.expire") { // a classic configuration would have a classic destination
+			if r := cmd("apply"); r.Code != 0 && !strings.Contains(r.Stderr, "orders.expire") { // with queue_type: classic, the existing destination queue conflicts
 				t.Fatalf("apply: got %v, want exit code 0, or an error about orders.expire", r)
 			}
 		}
@@ -43,7 +43,7 @@ func TestCLIRetire(t *testing.T) {
 				t.Errorf("retiring a queue with a message: got %s, want exit code 1 and Stderr with %q", r, queue+" 1")
 			}
 			if left := v.Objects(t); !slices.Equal(left, all) {
-				t.Errorf("a retire that refused left %v, want %v", left, all)
+				t.Errorf("after a refused retire, the objects are %v, want %v", left, all)
 			}
 			ch := v.Channel(t)
 			if _, err := ch.QueuePurge(queue, false); err != nil {
@@ -63,10 +63,10 @@ func TestCLIRetire(t *testing.T) {
 		}
 		marked := func(s string) bool { return strings.Contains(s, "delay.declared.") }
 		if left := slices.DeleteFunc(v.Objects(t), marked); !slices.Equal(left, slices.DeleteFunc(want, marked)) {
-			t.Errorf("what is left: got %v\nwant %v", left, want)
+			t.Errorf("after retire, the objects are %v\nwant %v", left, want)
 		}
 		if r := present("plan"); r.Code != 0 {
-			t.Errorf("the plan for the current file is not empty: %s", r)
+			t.Errorf("plan for the current file: got %s, want exit code 0", r)
 		}
 		if r := now("retire", "--yes"); r.Code != 0 {
 			t.Errorf("retire a second time: got %s, want exit code 0", r)

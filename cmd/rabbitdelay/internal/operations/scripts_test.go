@@ -22,8 +22,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// notOnARealBroker lists the scripts that need something that only the in-memory broker has, with
-// the reason.
+// notOnARealBroker lists the scripts that work only on the in-memory broker, with the feature that they need.
 var notOnARealBroker = map[string]string{
 	"bridge_refuses": "the plugin's exchange type",
 	"discard":        "the number of returned messages",
@@ -31,7 +30,7 @@ var notOnARealBroker = map[string]string{
 	"revive_nothing": "a count of the connections",
 }
 
-// Scripts of commands print the same on a real broker as on the in-memory broker.
+// The scripts print the same output on a real broker as on the in-memory broker.
 func TestScriptsOnARealBroker(t *testing.T) {
 	program, err := binary.Command(t.Context())
 	suite.MustSucceed(t, err)
@@ -54,7 +53,7 @@ func TestScriptsOnARealBroker(t *testing.T) {
 	clitest.ScriptsOn(t, program.Path, open, tier.Part(scripts, 3)...)
 }
 
-// vhostHost is a virtual host of a real broker as a clitest.Host.
+// vhostHost is a virtual host on a real broker as a clitest.Host.
 type vhostHost struct{ v *suite.Vhost }
 
 func (h vhostHost) URL() string                        { return h.v.URL }
@@ -87,7 +86,7 @@ func (h vhostHost) Describe(queue string) (string, error) {
 	case err != nil:
 		return "", err
 	case !asked || count.Unavailable != "":
-		return "", errors.New("queue " + queue + ": the broker does not count it: " + count.Unavailable)
+		return "", errors.New("queue " + queue + ": the broker returned no count: " + count.Unavailable)
 	case count.Missing:
 		return queue + " does not exist", nil
 	}

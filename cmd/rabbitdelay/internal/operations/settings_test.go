@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// A broker of each version starts with the recommended settings, and uses them.
+// A broker of each version starts with the recommended settings and uses them.
 func TestRecommendedSettings(t *testing.T) {
 	t.Parallel()
 	conf, err := os.ReadFile("../../../../docs/rabbitmq.conf")
@@ -39,14 +39,14 @@ func TestRecommendedSettings(t *testing.T) {
 			var nodes []struct {
 				Files []string `json:"config_files"`
 			}
-			// From this list, the doctor determines whether there is an advanced.config. A node reports its files a few seconds
-			// after its start.
-			suite.Eventually(t, "the node's files", func() bool {
+			// The doctor uses this list to find out whether there is an advanced.config. A node reports its files a few
+			// seconds after its start.
+			suite.Eventually(t, "the management API lists the node's files", func() bool {
 				_, err := m.Call(t.Context(), http.MethodGet, "/api/nodes", nil, &nodes)
 				return err == nil && len(nodes) == 1 && nodes[0].Files != nil
 			})
 			if !slices.ContainsFunc(nodes[0].Files, func(f string) bool { return strings.HasPrefix(filepath.Base(f), "advanced") }) {
-				t.Errorf("no advanced.config among the files that the management API shows: %q", nodes[0].Files)
+				t.Errorf("the management API lists the files %q, want an advanced.config among them", nodes[0].Files)
 			}
 			for question, want := range map[string]string{
 				"application:get_env(rabbit, consumer_timeout).":                             "{ok,1800000}",

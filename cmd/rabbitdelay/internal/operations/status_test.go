@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// One command shows waiting messages, dead letters and the reasons. Over AMQP alone it says what it could not read.
+// status shows waiting messages and dead letters with their reasons. With AMQP alone, it lists what it could not check.
 func TestCLIStatus(t *testing.T) {
 	t.Parallel()
 	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
@@ -47,7 +47,7 @@ func TestCLIStatus(t *testing.T) {
 		suite.Known(t, v, "orders.expire.dead")
 		suite.Known(t, v, "delay.parked")
 		var s status.Status
-		suite.Eventually(t, "everything is counted", func() bool {
+		suite.Eventually(t, "the status counts every message", func() bool {
 			r := now("status", "--json")
 			if r.Code != 0 {
 				t.Fatalf("status --json: got %v, want exit code 0", r)
@@ -61,14 +61,14 @@ func TestCLIStatus(t *testing.T) {
 		})
 		dead := s.Destinations[0].Dead
 		if !s.Layouts[1].Earlier {
-			t.Errorf("got %+v, want the second layout to be an earlier one", s.Layouts[1])
+			t.Errorf("the second layout: got %+v, want Earlier = true", s.Layouts[1])
 		}
 		if s.Layouts[1].Drained() {
-			t.Errorf("got %+v, want a second layout that has not drained", s.Layouts[1])
+			t.Errorf("the second layout: got %+v, want it not drained", s.Layouts[1])
 		}
 		switch {
 		case len(dead.Groups) != 1:
-			t.Errorf("%d groups of dead letters, want 1: %+v", len(dead.Groups), dead.Groups)
+			t.Errorf("got %d groups of dead letters, want 1: %+v", len(dead.Groups), dead.Groups)
 		case dead.Groups[0].Error != "card expired":
 			t.Errorf("the dead letter's error is %q, want card expired", dead.Groups[0].Error)
 		}
@@ -76,12 +76,11 @@ func TestCLIStatus(t *testing.T) {
 			t.Errorf("the parked message's reason is %q, want parked", reason)
 		}
 		if d := s.Layouts[0].Delays; len(d) != 1 || time.Duration(d[0].TTL) != 30*time.Minute || s.DueSoon[2].OnBroker == nil || *s.DueSoon[2].OnBroker != 3 {
-			t.Errorf("delays %+v, due soon %+v, want a queue of 30m and three messages", d, s.DueSoon)
+			t.Errorf("the current layout: got delays %+v and due soon %+v, want one queue of 30m and 3 messages on the broker", d, s.DueSoon)
 		}
-		// New queues are counted over AMQP until the management API counts them. Its counts are up
-		// to 10 s old.
+		// The status counts new queues over AMQP until the management API does, whose counts are up to 10 s old.
 		var r suite.Ran
-		suite.Eventually(t, "the management API counts the earlier layout", func() bool {
+		suite.Eventually(t, "status shows that the earlier layout has not drained", func() bool {
 			r = now("status")
 			return strings.Contains(r.Stdout, "earlier, not drained")
 		})
@@ -90,7 +89,7 @@ func TestCLIStatus(t *testing.T) {
 		}
 		for _, want := range []string{"DEAD LETTERS in orders.expire.dead: 1", "card expired", "none", "PARKED in delay.parked: 1"} {
 			if !strings.Contains(r.Stdout, want) {
-				t.Errorf("no %q in %s", want, r)
+				t.Errorf("status: got %s, want Stdout containing %q", r, want)
 			}
 		}
 		r = now("status", "--amqp-only")

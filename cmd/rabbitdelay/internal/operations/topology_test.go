@@ -20,8 +20,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// buckets returns the objects that a bucket strategy and one destination need. The clock layout would have 283 queues,
-// hex has 120, and binary has 31.
+// buckets returns the objects of a bucket strategy with one destination. The clock layout has 283 queues, hex has 120, and
+// binary has 31.
 func buckets(t *testing.T, layout string, qt topology.QueueType) topology.Topology {
 	t.Helper()
 	b, err := dlx.NewBucket(dlx.BucketConfig{Layout: layout, QueueType: qt})
@@ -64,7 +64,7 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 					t.Fatal(err)
 				}
 				if p.Count(plan.ActionCreate) != objects || p.Empty() {
-					t.Errorf("%s %s before apply: the plan creates %d of %d objects, want all\n%s", name, qt, p.Count(plan.ActionCreate), objects, p)
+					t.Errorf("%s %s before apply: the plan creates %d objects, want all %d\n%s", name, qt, p.Count(plan.ActionCreate), objects, p)
 				}
 			}
 			cold := suite.MustApply(t, fresh.Managed(), want)
@@ -126,7 +126,7 @@ func TestTopologyApplyFromManyProcesses(t *testing.T) {
 	})
 }
 
-// Objects exist with other properties. Both inspectors, and Apply itself, notice every property that a broker compares.
+// If objects exist with other properties, both inspectors and Apply report every property that a broker compares.
 func TestTopologyConflictsAreNamed(t *testing.T) {
 	t.Parallel()
 	ttl := func(d time.Duration) *time.Duration { return &d }
@@ -196,11 +196,11 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 		report, err := v.Unmanaged().Apply(t.Context(), want, live.ApplyOptions{})
 		var conflict *topology.ConflictError
 		if !errors.As(err, &conflict) || !errors.Is(err, topology.ErrConflict) {
-			t.Fatalf("apply: got %v, want conflicts", err)
+			t.Fatalf("apply: got error %v, want a *topology.ConflictError", err)
 		}
 		for _, name := range []string{"kind", "internal", "alternate"} {
 			if !strings.Contains(err.Error(), fmt.Sprintf("exchange %q", name)) {
-				t.Errorf("apply does not name %q: %v", name, err)
+				t.Errorf("apply: got error %v, want it to name exchange %q", err, name)
 			}
 		}
 		if report.Count(live.StateFailed) != 3 || report.Count(live.StateUntried) != len(want.Queues)+1 {
@@ -230,7 +230,7 @@ func TestTopologyApplyNamesWhatTheBrokerRefuses(t *testing.T) {
 		}, live.ApplyOptions{})
 		var object *live.ObjectError
 		if !errors.As(err, &object) || object.Name != "odd" || !strings.Contains(err.Error(), "enable the plugin") {
-			t.Errorf("unknown exchange type: got %v, want an error of exchange odd that advises to enable the plugin", err)
+			t.Errorf("unknown exchange type: got error %v, want an ObjectError for exchange odd containing \"enable the plugin\"", err)
 		}
 		report, err := v.Unmanaged().Apply(t.Context(), topology.Topology{
 			Queues:   []topology.Queue{{Name: "q"}},
@@ -238,10 +238,10 @@ func TestTopologyApplyNamesWhatTheBrokerRefuses(t *testing.T) {
 		}, live.ApplyOptions{})
 		var amqpErr *amqp.Error
 		if !errors.As(err, &object) || object.Kind != topology.KindBinding || !errors.As(err, &amqpErr) || amqpErr.Code != amqp.NotFound {
-			t.Errorf("binding from a missing exchange: got %v, want error 404 of the binding", err)
+			t.Errorf("binding from a missing exchange: got error %v, want an ObjectError for the binding with code 404", err)
 		}
 		if report.Count(live.StateDeclared) != 2 || report.Count(live.StateFailed) != 1 {
-			t.Errorf("binding from nowhere: got %s, want Count(live.StateDeclared) = 2 and Count(live.StateFailed) = 1", report)
+			t.Errorf("binding from a missing exchange: got %s, want Count(live.StateDeclared) = 2 and Count(live.StateFailed) = 1", report)
 		}
 	})
 }
@@ -272,7 +272,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 		report, err := v.Managed().Apply(t.Context(), want, live.ApplyOptions{})
 		var refused *plan.PolicyError
 		if !errors.As(err, &refused) || len(refused.Warnings) != 2 || report.Count(live.StateUntried) != len(report.Results) {
-			t.Fatalf("apply: got %s, %v, want a refusal with two warnings and nothing tried", report, err)
+			t.Fatalf("apply: got %s, %v, want a *plan.PolicyError with two warnings and every object untried", report, err)
 		}
 		for _, text := range []string{
 			`policy "short" sets message-ttl to 5000`,
@@ -280,16 +280,16 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 			"at most once",
 		} {
 			if !strings.Contains(err.Error(), text) {
-				t.Errorf("got %v, want an error with %q", err, text)
+				t.Errorf("apply: got error %v, want it to contain %q", err, text)
 			}
 		}
 		if report, err = v.Managed().Apply(t.Context(), want, live.ApplyOptions{Force: true}); err != nil {
 			t.Fatal(err)
 		}
 		if len(report.Plan.Warnings) != 2 {
-			t.Errorf("forced: got %v, want 2 warnings", report.Plan.Warnings)
+			t.Errorf("forced apply: got the warnings %v, want 2", report.Plan.Warnings)
 		}
-		// Now the queue exists, and the broker itself reports its effective settings.
+		// The queue exists, so the broker reports its effective settings.
 		p, err := v.Managed().Plan(t.Context(), want)
 		if err != nil {
 			t.Fatal(err)

@@ -20,13 +20,13 @@ var (
 	valueOf  = regexp.MustCompile(`\bvalue="([^"]*)"`)
 )
 
-// pressed returns the data that a browser sends when a user has filled in fields of a page and
-// presses the button that makes the change.
+// pressed returns the form data that a browser sends when a user fills in fields on a page and presses the button that
+// makes the change.
 func pressed(t *testing.T, page string, written map[string]string) url.Values {
 	t.Helper()
 	form := postForm.FindString(page)
 	if form == "" {
-		t.Fatalf("the page has no form to submit:\n%s", page)
+		t.Fatalf("got the page\n%s\nwant it to contain a form that makes a change", page)
 	}
 	v, written := url.Values{}, maps.Clone(written)
 	for _, m := range field.FindAllStringSubmatch(form, -1) {
@@ -47,8 +47,8 @@ func pressed(t *testing.T, page string, written map[string]string) url.Values {
 	return v
 }
 
-// The change uses the submitted fields: if they differ from what was counted, the page counts
-// again, and only the next press makes the change.
+// If the submitted fields differ from those of the last count, the page counts again, and only the next press of the
+// button makes the change.
 func TestOnlyCountedChangesAreMade(t *testing.T) {
 	for name, x := range map[string]struct {
 		page, written, call string
@@ -84,20 +84,20 @@ func TestOnlyCountedChangesAreMade(t *testing.T) {
 	}
 }
 
-// A form counts with the times that its fields mean at that moment. If a local time means a different time by now, the
-// page counts again. A time relative to now moves with the clock.
+// If an absolute field such as "tomorrow 08:00" means a different time when the form is submitted than when it was
+// counted, the page counts again. It does not for times relative to now, such as "+1h".
 func TestCountedInstants(t *testing.T) {
 	for at, again := range map[string]bool{"08:00 UTC": true, "tomorrow 08:00 UTC": true, "2027-01-01T08:00:00Z": false, "+1h": false, "": false} {
 		c := open(service.RoleOperator)
 		page := c.get(link("bulk", "action", "revive", "at", at)).Body.String()
 		c.now = c.now.Add(21 * time.Hour)
 		if w := c.post("bulk", pressed(t, page, nil)); (w.Code == http.StatusConflict) != again || (len(c.calls) == 0) != again {
-			t.Errorf("%q: got %d, actions %q, want a second confirmation: %t", at, w.Code, c.calls, again)
+			t.Errorf("%q: got %d and calls %q, want a second confirmation: %t", at, w.Code, c.calls, again)
 		}
 	}
 }
 
-// The button that counts leads to an address that counts again, without the form's token.
+// The button that counts redirects to an address with the form's fields, but without its token.
 func TestCountButton(t *testing.T) {
 	c := open(service.RoleOperator)
 	for page, want := range map[string]string{
@@ -108,13 +108,12 @@ func TestCountButton(t *testing.T) {
 		form := pressed(t, c.get(page).Body.String(), map[string]string{"at": "+2h", "limit": "3"})
 		form.Set("do", "count")
 		if w := c.post(path, form); w.Code != http.StatusSeeOther || w.Header().Get("Location") != want || len(c.calls) > 0 {
-			t.Errorf("%s: %d to %s, want %s", page, w.Code, w.Header().Get("Location"), want)
+			t.Errorf("%s: got %d, Location %q and calls %q, want 303, %q and none", page, w.Code, w.Header().Get("Location"), c.calls, want)
 		}
 	}
 }
 
-// A time without a zone is in the zone that the form names, whatever zone another page has chosen
-// since.
+// A time without a zone is in the zone of the form, even if the user has chosen another zone on another page since.
 func TestFormsKeepTheirZone(t *testing.T) {
 	c := open(service.RoleOperator)
 	page := c.get(link("bulk", "action", "reschedule", "queue", "mail", "at", "2027-01-01 08:00")).Body.String()

@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// A download contains all rows of a list, and not only those on the page. It applies the list's filter.
+// A download contains all rows of a list, and not only those on the current page. It applies the list's filter.
 func TestDownloads(t *testing.T) {
 	c := open(service.RoleViewer)
 	for path, want := range map[string]int{
@@ -27,38 +27,38 @@ func TestDownloads(t *testing.T) {
 		w := c.get(path + "&format=csv")
 		rows, err := csv.NewReader(w.Body).ReadAll()
 		if err != nil || len(rows) != want+1 {
-			t.Errorf("%s: got %d rows as CSV, want a header and %d: %v", path, len(rows), want, err)
+			t.Errorf("%s: got %d CSV rows, want a header row and %d rows (error %v)", path, len(rows), want, err)
 		}
 		if got := w.Header().Get("Content-Disposition"); !strings.HasPrefix(got, `attachment; filename="`) || !strings.HasSuffix(got, `.csv"`) {
-			t.Errorf(`%s: got %s, want a text beginning with "attachment; filename="" and a text ending with ".csv""`, path, got)
+			t.Errorf(`%s: got Content-Disposition %s, want attachment; filename="….csv"`, path, got)
 		}
 		w = c.get(path + "&format=json")
 		var objects []map[string]any
 		if err := json.Unmarshal(w.Body.Bytes(), &objects); err != nil || len(objects) != want {
-			t.Errorf("%s: got %d objects as JSON, want %d: %v", path, len(objects), want, err)
+			t.Errorf("%s: got %d JSON objects, want %d (error %v)", path, len(objects), want, err)
 		}
 		for _, o := range objects {
 			if len(o) != len(rows[0]) {
-				t.Errorf("%s: got an object with %d fields, want %d", path, len(o), len(rows[0]))
+				t.Errorf("%s: got a JSON object with %d fields, want %d", path, len(o), len(rows[0]))
 			}
 		}
 	}
 	for _, path := range []string{"tasks", "task-errors", "recurring", "dead-errors?queue=mail.dead", "audit"} {
 		if body := c.get(path).Body.String(); strings.Count(body, ` download>`) != 2 || !strings.Contains(body, "at most 100,000 rows") {
-			t.Errorf("page %s does not offer two downloads or does not state their limit", path)
+			t.Errorf("page %s: got %d download links, want 2 and the text \"at most 100,000 rows\":\n%s", path, strings.Count(body, ` download>`), body)
 		}
 	}
 }
 
-// The address of a download keeps the filter of the page.
+// The link to a download keeps the filter of the page.
 func TestDownloadKeepsTheFilter(t *testing.T) {
 	body := open(service.RoleViewer).get("tasks?queue=mail&status=failed&sort=ended").Body.String()
 	if want := `href="tasks-download?format=csv&amp;queue=mail&amp;sort=ended&amp;status=failed"`; !strings.Contains(body, want) {
-		t.Errorf("no %s in\n%s", want, body)
+		t.Errorf("got the page\n%s\nwant the link %s", body, want)
 	}
 }
 
-// A spreadsheet does not evaluate text from other sources.
+// In a CSV file, no text from other sources looks like a formula to a spreadsheet.
 func TestDownloadHasNoFormulas(t *testing.T) {
 	c := open(service.RoleOperator)
 	for i, id := range []string{"=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1"} {
@@ -66,21 +66,21 @@ func TestDownloadHasNoFormulas(t *testing.T) {
 	}
 	rows, err := csv.NewReader(c.get("tasks-download?format=csv&queue=formulas").Body).ReadAll()
 	if err != nil || len(rows) != 8 {
-		t.Fatalf("%d rows, %v, want no error and 8", len(rows), err)
+		t.Fatalf("got %d rows (error %v), want 8", len(rows), err)
 	}
 	for _, row := range rows[1:] {
 		for i, cell := range row {
 			if cell != "" && strings.ContainsAny(cell[:1], "=+-@\t\r\n") {
-				t.Errorf("%s is %q, which a spreadsheet would run as a formula", rows[0][i], cell)
+				t.Errorf("column %s is %q, want no text that a spreadsheet would evaluate as a formula", rows[0][i], cell)
 			}
 		}
 	}
 	if body := c.get("tasks-download?format=json&queue=formulas").Body.String(); !strings.Contains(body, `"id":"=1+1"`) {
-		t.Errorf("the JSON download changes a value:\n%s", body)
+		t.Errorf("the JSON download: got\n%s\nwant \"id\":\"=1+1\" unchanged", body)
 	}
 }
 
-// A download has the same content as its page, for users who may see the page: no bodies, and no values of headers.
+// Like its page, a download contains no bodies and no header values. Only users who may see the page may download it.
 func TestDownloadsHaveNoSecrets(t *testing.T) {
 	for _, role := range []service.Role{service.RoleViewer, service.RoleOperator} {
 		c := open(role)
@@ -89,7 +89,7 @@ func TestDownloadsHaveNoSecrets(t *testing.T) {
 				body := c.get(path + "?format=" + format).Body.String()
 				for _, private := range []string{"order: 42", `order\"`, `"order"`, "daily", "body", "headers"} {
 					if strings.Contains(body, private) {
-						t.Errorf("%s: download %s contains %q", role, path, private)
+						t.Errorf("role %s: download %s contains %q, want neither bodies nor headers", role, path, private)
 					}
 				}
 			}
@@ -103,12 +103,12 @@ func TestDownloadsHaveNoSecrets(t *testing.T) {
 	c = open(service.RoleViewer)
 	for path, want := range map[string]int{"tasks-download": 400, "tasks-download?format=xml": 400, "tasks-download?format=csv&qeue=x": 400, "tasks-download?format=csv&from=x": 400} {
 		if w := c.get(path); w.Code != want || !strings.Contains(w.Body.String(), `aria-label="Pages"`) {
-			t.Errorf("%s: got %d, want the page of a problem with %d", path, w.Code, want)
+			t.Errorf("%s: got %d, want an error page with %d", path, w.Code, want)
 		}
 	}
 }
 
-// long is a service that generates more tasks than a download may contain. If configured to, it fails after some pages.
+// long is a service with more tasks than a download may contain. It fails at the page in fails, unless fails is 0.
 type long struct {
 	*fake
 
@@ -131,7 +131,7 @@ func (s *long) Tasks(_ context.Context, _ service.Identity, f schedule.Filter) (
 	return page, nil
 }
 
-// A list that is too long is cut off at the limit, and its file name says so.
+// A download of a list that is too long contains only the first rows up to the limit, and its file name says so.
 func TestDownloadLimit(t *testing.T) {
 	c := open(service.RoleViewer)
 	s := &long{fake: c.fake}
@@ -166,7 +166,7 @@ func (s *long) ErrorGroups(_ context.Context, _ string, _ deadletters.GroupOrder
 	return deadletters.ErrorGroups{Groups: make([]deadletters.ErrorGroup, limit), Others: 1}, nil
 }
 
-// Each file that does not contain all rows says so in its name.
+// The name of each file that does not contain all rows says so.
 func TestDownloadsSayThatTheyAreCut(t *testing.T) {
 	c := open(service.RoleViewer)
 	for path, name := range map[string]string{
@@ -176,7 +176,7 @@ func TestDownloadsSayThatTheyAreCut(t *testing.T) {
 			c.pages = New(&long{fake: c.fake}, Options{})
 			w := c.get(path + "&format=" + format)
 			if got := w.Header().Get("Content-Disposition"); got != fmt.Sprintf("attachment; filename=%q", name+"."+format) {
-				t.Errorf("%s: got %s, want the name %s", path, got, name)
+				t.Errorf("%s: got Content-Disposition %s, want the file name %s", path, got, name)
 			}
 		}
 	}
@@ -187,15 +187,15 @@ func TestCSVIsReadableInExcel(t *testing.T) {
 	c := open(service.RoleViewer)
 	c.tasks["订单"] = schedule.TaskRow{Task: schedule.Task{ID: "订单", Queue: "中文", DeliverAt: noon}, Status: schedule.StatusPending}
 	if body := c.get("tasks-download?format=csv&queue=中文").Body.String(); !strings.HasPrefix(body, "\xef\xbb\xbfid,") || !strings.Contains(body, "\n订单,中文,") {
-		t.Errorf("got %q, want a text beginning with %q and a text with %q", body, "\xef\xbb\xbfid,", "\n订单,中文,")
+		t.Errorf("the CSV download: got %q, want it to begin with %q and to contain %q", body, "\xef\xbb\xbfid,", "\n订单,中文,")
 	}
 	if body := c.get("tasks-download?format=json&queue=中文").Body.String(); !strings.HasPrefix(body, "[") {
-		t.Errorf(`got %q, want a text beginning with "["`, body)
+		t.Errorf(`the JSON download: got %q, want it to begin with "["`, body)
 	}
 }
 
-// A download that cannot be completed does not look like a complete file: before its first row it is a page with the
-// reason, and after that its connection ends early.
+// A download that fails does not look like a complete file. If it fails before its first row, the response is an error
+// page. If it fails later, the connection is aborted.
 func TestDownloadThatFails(t *testing.T) {
 	for fails, begun := range map[int]bool{1: false, 3: true} {
 		c := open(service.RoleOperator)
@@ -214,7 +214,7 @@ func TestDownloadThatFails(t *testing.T) {
 			return false
 		}()
 		if aborted != begun {
-			t.Errorf("a failure at page %d: aborted %t, want %t", fails, aborted, begun)
+			t.Errorf("a failure at page %d: aborted = %t, want %t", fails, aborted, begun)
 		}
 	}
 }

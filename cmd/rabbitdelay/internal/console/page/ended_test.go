@@ -32,7 +32,7 @@ func TestEndedIsDrawnAtItsMinute(t *testing.T) {
 		}
 		for _, row := range c.Rows {
 			if row.X < 0 || row.X >= c.Slots {
-				t.Errorf("%v: got a bar at %d, want at least 0 and less than %d", minutes, row.X, c.Slots)
+				t.Errorf("%v: got a bar at position %d, want at least 0 and less than %d", minutes, row.X, c.Slots)
 			}
 		}
 	}
@@ -59,6 +59,6 @@ func TestHistogramTellsItsScale(t *testing.T) {
 	}
 	v = histogram{}
 	if h := v.scale(english, bins(1, 24)[:0]); len(h) != 0 {
-		t.Errorf("the histogram without data: got %v, want none", h)
+		t.Errorf("the histogram without data: got the heights %v, want none", h)
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// These are texts from users who try to inject markup.
+// Texts of users who try to inject markup.
 const (
 	scriptTag = `<script>alert(1)</script>`
 	override  = "invoice\u202egpj.exe"
@@ -31,8 +31,8 @@ const (
 
 var longID = strings.Repeat("0123456789abcdef-", 15)
 
-// fake is an in-memory service with data of every kind. It does not check the caller, so its recorded calls show what
-// the pages let through.
+// fake is an in-memory service with data of every kind. It does not check permissions, so its recorded calls show which
+// requests the pages allow.
 type fake struct {
 	mu    sync.Mutex
 	now   time.Time
@@ -40,7 +40,7 @@ type fake struct {
 	rec   map[string]schedule.Recurring
 	jobs  map[string]service.Job
 	audit []service.Entry
-	calls []string // calls that change something
+	calls []string // the calls that would change something
 	err   error    // returned by every method, if set
 	calm  bool     // nothing is wrong
 }
@@ -225,8 +225,7 @@ func (f *fake) Overview(context.Context, service.Identity) (service.Overview, er
 	return o, nil
 }
 
-// endedBefore returns the history of a week in which many tasks were done, with a bad hour and a few minutes without
-// tasks.
+// endedBefore returns the history of a week with many completed tasks, a bad hour and a few minutes without tasks.
 func endedBefore(now time.Time) (h service.History) {
 	for _, p := range periods {
 		list := []taskview.CompletionStats{}
@@ -283,7 +282,7 @@ func (f *fake) Histogram(_ context.Context, _ schedule.Filter, from, to time.Tim
 		h.From, h.To = f.now.Add(-5*time.Minute), f.now.Add(365*24*time.Hour)
 	}
 	at := h.From
-	if from.IsZero() { // grows like the histogram of a service
+	if from.IsZero() { // the widths grow as in the service's own histogram
 		for i, hours := range []float64{0, 1. / 60, 5. / 60, 0.25, 0.5, 1, 2, 4, 8, 16, 24, 48, 96, 168, 336, 720, 1440, 2880, 5760, 8784} {
 			b := taskview.HistogramBucket{From: at, To: f.now.Add(time.Duration(hours * float64(time.Hour)))}
 			b.Count = int64(4000 * b.To.Sub(b.From).Hours() / (1 + math.Pow(hours/30, 1.5)) * (1.2 + math.Sin(float64(i)*1.7)))

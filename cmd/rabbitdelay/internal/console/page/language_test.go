@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// asked returns the strings that templates and Go files look up by a constant.
+// asked returns the constant strings that templates and Go files look up in the catalogue.
 func asked(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
@@ -48,7 +48,7 @@ func asked(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(files, "../../trace/why.go") { // it explains tasks in the language of a page
+	for _, name := range append(files, "../../trace/why.go") { // why.go explains tasks in the language of the page
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
@@ -84,7 +84,7 @@ func asked(t *testing.T) map[string]string {
 	return texts
 }
 
-// inTemplate calls each with the constant texts that a part of a template looks up.
+// inTemplate calls each with every constant text that a part of a template looks up.
 func inTemplate(n parse.Node, each func(string)) {
 	switch n := n.(type) {
 	case *parse.ListNode:
@@ -131,7 +131,7 @@ func inBranch(n *parse.BranchNode, each func(string)) {
 	inTemplate(n.ElseList, each)
 }
 
-// inTables returns the texts that are looked up by a variable: those of tables, and those of other packages.
+// inTables returns the texts that are looked up by a variable, from tables and from other packages.
 func inTables() []string {
 	texts := slices.Clone(scriptTexts)
 	add := func(more ...string) { texts = append(texts, more...) }
@@ -186,36 +186,36 @@ func inTables() []string {
 	return append(texts, foreignTexts...)
 }
 
-// Every text has a Chinese translation, and the catalogue contains nothing else.
+// The Chinese catalogue contains a translation of every text, and no other texts.
 func TestCatalogue(t *testing.T) {
 	wanted := asked(t)
 	if len(wanted) < 200 {
-		t.Fatalf("got %d texts from the templates and Go files, want more", len(wanted))
+		t.Fatalf("got %d texts from the templates and Go files, want at least 200", len(wanted))
 	}
 	for _, text := range inTables() {
 		wanted[text] = "a table"
 	}
 	for _, text := range slices.Sorted(maps.Keys(wanted)) {
 		if _, ok := chineseTexts[text]; !ok {
-			t.Errorf("%s: the Chinese catalogue lacks %q", wanted[text], text)
+			t.Errorf("%s: the Chinese catalogue has no translation of %q, want one", wanted[text], text)
 		}
 	}
 	for _, text := range slices.Sorted(maps.Keys(chineseTexts)) {
 		if _, ok := wanted[text]; !ok {
-			t.Errorf("the Chinese catalogue has the unused text %q", text)
+			t.Errorf("the Chinese catalogue contains %q, want only texts in use", text)
 		}
 	}
 }
 
 var placeholder = regexp.MustCompile(`%(\[\d+\])?[a-z%]`)
 
-// A translation has the placeholders of the English text, possibly in another order.
+// A translation has the same placeholders as the English text, possibly in another order.
 func TestPlaceholders(t *testing.T) {
 	for text, translated := range chineseTexts {
 		args := []any{"«1»", "«2»", "«3»", "«4»"}[:strings.Count(strings.ReplaceAll(text, "%%", ""), "%")]
 		if len(args) == 0 {
 			if placeholder.MatchString(translated) {
-				t.Errorf("%q is translated as %q, which has a placeholder", text, translated)
+				t.Errorf("%q is translated as %q, want no placeholder", text, translated)
 			}
 			continue
 		}
@@ -223,17 +223,17 @@ func TestPlaceholders(t *testing.T) {
 			got := l.text(text, args...)
 			for _, arg := range args {
 				if strings.Count(got, arg.(string)) != 1 {
-					t.Errorf("%s: %q is translated as %q, without one of its arguments", l.tag, text, got)
+					t.Errorf("%s: %q is translated as %q, want every argument once", l.tag, text, got)
 				}
 			}
 			if strings.Contains(got, "%!") {
-				t.Errorf(`%s: %q is %q, want no "%%!" in it`, l.tag, text, got)
+				t.Errorf(`%s: %q is formatted as %q, want no "%%!" in it`, l.tag, text, got)
 			}
 		}
 	}
 }
 
-// pseudo returns a language without Latin letters, which reveals texts that are not looked up.
+// pseudo returns a language without Latin letters, which reveals texts that are not looked up in the catalogue.
 func pseudo() *language {
 	texts := map[string]string{}
 	for text := range chineseTexts {
@@ -257,7 +257,7 @@ func pseudo() *language {
 }
 
 var (
-	// foreign lists elements with texts from other sources: names, bodies, errors, and English texts of other
+	// foreign matches elements with texts from other sources: names, bodies, errors, and English texts from other
 	// components.
 	foreign = []*regexp.Regexp{
 		regexp.MustCompile(`(?s)<time\b.*?</time>`), regexp.MustCompile(`(?s)<bdi\b.*?</bdi>`), regexp.MustCompile(`(?s)<pre\b.*?</pre>`),
@@ -267,13 +267,13 @@ var (
 	tag       = regexp.MustCompile(`(?s)<[^>]*>`)
 	attribute = regexp.MustCompile(` (?:aria-label|title|alt|data-label)="([^"]*)"`)
 	latin     = regexp.MustCompile(`[A-Za-z]{3,}`)
-	// technical lists words that are the same in every language, and parts of fixtures.
+	// technical matches words that are the same in every language.
 	technical = regexp.MustCompile(`RabbitMQ|CSV|JSON|UTC|GMT|Cron|cron|base64|English|rabbitdelay requeue --from|Europe/Berlin|tomorrow|CET|(?:\d+(?:mo|ms|[dhms]))+`)
-	// fixtures lists names and errors of the fixtures that are part of a text.
+	// fixtures matches names and errors from the fixtures that are part of a text.
 	fixtures = regexp.MustCompile(`order-\d+-expire|smtp: .* messages|[0-9a-f…-]*0123456789abcdef[0-9a-f…-]*|[0-9a-f]+…|&lt;/?script&gt;|alert\(1\)|onmouseover|invoice\S*|\bmail\b|\bbinary\b|\bshop\b|nightly-report@|>rabbitdelay<`)
 )
 
-// human returns the texts of a page that come from the pages themselves.
+// human returns the texts on a page, except those from other sources.
 func human(page string) []string {
 	_, page, _ = strings.Cut(page, "<body")
 	for _, element := range foreign {
@@ -300,7 +300,7 @@ func TestNoTextOutsideOfTheCatalogue(t *testing.T) {
 				for _, text := range human(c.get(path).Body.String()) {
 					if word := latin.FindString(technical.ReplaceAllString(fixtures.ReplaceAllString(text, ""), "")); word != "" && !seen[word] {
 						seen[word] = true
-						t.Errorf("%s: %q is not in the catalogue: %q", path, word, strings.TrimSpace(text))
+						t.Errorf("page %s: the word %q is not from the catalogue: %q", path, word, strings.TrimSpace(text))
 					}
 				}
 			}
@@ -308,7 +308,7 @@ func TestNoTextOutsideOfTheCatalogue(t *testing.T) {
 	}
 }
 
-// everyPage returns the addresses of all pages and forms, including those that refuse.
+// everyPage returns the addresses of all pages and forms, including error pages.
 func everyPage(role service.Role) []string {
 	paths := append(slices.Clone(reading), "nothing", "tasks/x", "job?id=none", "task?id=none", "recurring-task?name=none", "task?done=run&id=empty", "held?done=pause", "recurring?done=delete", "retire", "?over=week")
 	if role == service.RoleOperator {
@@ -323,7 +323,7 @@ func everyPage(role service.Role) []string {
 	return paths
 }
 
-// A browser gets its preferred language, unless the user has chosen another one.
+// A page is in the browser's preferred language, unless the user has chosen another one.
 func TestLanguages(t *testing.T) {
 	for accept, want := range map[string]string{
 		"": "en", "zh-CN,zh;q=0.9,en;q=0.8": "zh-CN", "zh": "zh-CN", "en-US,en;q=0.9,zh;q=0.8": "en", "de-DE,de;q=0.9,en;q=0.8": "en",
@@ -333,16 +333,16 @@ func TestLanguages(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/tasks", http.NoBody)
 		r.Header.Set("Accept-Language", accept)
 		if body := c.do(r).Body.String(); !strings.Contains(body, `<html lang="`+want+`"`) {
-			t.Errorf("%q: not %s, want body with %q", accept, want, `<html lang="`+want+`"`)
+			t.Errorf("Accept-Language %q: got %.100s, want <html lang=%q", accept, body, want)
 		}
 		r.AddCookie(&http.Cookie{Name: languageCookie, Value: "zh-CN"})
 		if body := c.do(r).Body.String(); !strings.Contains(body, `<html lang="zh-CN"`) {
-			t.Errorf("%q: the page ignores the language that the user has chosen", accept)
+			t.Errorf("Accept-Language %q with zh-CN chosen: got %.100s, want <html lang=\"zh-CN\"", accept, body)
 		}
 	}
 }
 
-// The sentence that explains a task is in the language of the page, with the error unchanged.
+// The sentence that explains a task is in the language of the page, and the error in it is unchanged.
 func TestExplanationsAreTranslated(t *testing.T) {
 	c := open(service.RoleOperator)
 	for path, want := range map[string]string{
@@ -354,12 +354,12 @@ func TestExplanationsAreTranslated(t *testing.T) {
 		r.Header.Set("Accept-Language", "zh-CN")
 		_, lead, _ := strings.Cut(c.do(r).Body.String(), `<p class="lead">`)
 		if lead, _, _ = strings.Cut(lead, "</p>"); !strings.Contains(lead, want) {
-			t.Errorf("%s: no %s in %s, want a text with %q", path, want, lead, want)
+			t.Errorf("page %s: got the lead %s, want it to contain %q", path, lead, want)
 		}
 	}
 }
 
-// The texts of the script are in the catalogue too.
+// The script's texts are in the catalogue too.
 func TestTextsOfTheScript(t *testing.T) {
 	script, err := assetFiles.ReadFile("assets/console.js")
 	if err != nil {
@@ -371,11 +371,11 @@ func TestTextsOfTheScript(t *testing.T) {
 	}
 	for _, text := range scriptTexts {
 		if !used[text] {
-			t.Errorf("the script does not use %q", text)
+			t.Errorf("scriptTexts contains %q, want only texts that the script uses", text)
 		}
 		delete(used, text)
 	}
 	for text := range used {
-		t.Errorf("the layout does not give the script %q", text)
+		t.Errorf("the script uses %q, want it in scriptTexts", text)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 )
 
-// The page for an address that does not exist has its style and its links, however deep the address is.
+// The page for an address that does not exist has working links and styles, however many levels the address has.
 func TestNestedAddress(t *testing.T) {
 	c := open(service.RoleOperator)
 	links := regexp.MustCompile(`(?:href|src|action)="([^"#][^"]*)"`)
@@ -21,7 +21,7 @@ func TestNestedAddress(t *testing.T) {
 			t.Errorf("%s: got %d, want 404", path, w.Code)
 		}
 		if n := strings.Count(strings.ToLower(w.Body.String()), ">there is no such page<"); n != 1 {
-			t.Errorf("%s says %d times that there is no such page, want once", path, n)
+			t.Errorf("page %s says %d times that there is no such page, want once", path, n)
 		}
 		base := &url.URL{Path: "/" + path}
 		for _, m := range links.FindAllStringSubmatch(w.Body.String(), -1) {
@@ -30,7 +30,7 @@ func TestNestedAddress(t *testing.T) {
 				t.Fatal(err)
 			}
 			if strings.Count(to.Path, "/") > 1 && !strings.HasPrefix(to.Path, "/assets/") {
-				t.Errorf("page %s links to %s, which has more than one level", path, to.Path)
+				t.Errorf("page %s links to %s, want links with one level only", path, to.Path)
 			}
 		}
 	}
@@ -41,7 +41,7 @@ func TestNestedAddress(t *testing.T) {
 	}
 }
 
-// An error of several lines is shown as text in a sentence, and a time in it is shown in the browser's zone.
+// An error with several lines is shown as one sentence, and a time in it is shown in the browser's zone.
 func TestSentences(t *testing.T) {
 	c := open(service.RoleOperator)
 	x := c.tasks["order-10035-expire"]
@@ -50,21 +50,21 @@ func TestSentences(t *testing.T) {
 	_, lead, _ := strings.Cut(c.get("task?id="+x.ID).Body.String(), `<p class="lead">`)
 	lead, _, _ = strings.Cut(lead, "</p>")
 	if want := "cannot connect: host a: refused; since <time "; !strings.Contains(lead, want) || strings.Contains(lead, `\n`) {
-		t.Errorf("no %q in %s", want, lead)
+		t.Errorf("got the lead %s, want it to contain %q and no escaped line break", lead, want)
 	}
 }
 
-// The numbers of completed tasks are for the chosen period.
+// The label of the failed tasks names the chosen period.
 func TestFailedOfThePeriod(t *testing.T) {
 	for over, label := range map[string]string{"hour": "Failed (last hour)", "day": "Failed (last day)", "week": "Failed (last week)"} {
 		body := open(service.RoleViewer).get("?over=" + over).Body.String()
 		if !strings.Contains(body, "<dt>"+label+"</dt>") || strings.Contains(body, "since yesterday") {
-			t.Errorf("page %q has no label %q, or says \"since yesterday\"", over, label)
+			t.Errorf("page with over=%s: want the label %q and no \"since yesterday\" in\n%s", over, label, body)
 		}
 	}
 }
 
-// Ids that differ only at their end look different, and the tooltip has the whole id.
+// Long ids that differ only at their end are shortened in the middle, and the tooltip has the whole id.
 func TestIDsKeepTheirEnds(t *testing.T) {
 	c := open(service.RoleViewer)
 	x := c.tasks["binary"]
@@ -75,20 +75,20 @@ func TestIDsKeepTheirEnds(t *testing.T) {
 	body := c.get("tasks?prefix=invoice").Body.String()
 	for _, end := range []string{"-1</bdi>", "-2</bdi>", `-1">invoice-`, `-2">invoice-`} {
 		if strings.Count(body, end) != 1 {
-			t.Errorf("the page contains %q %d times, want 1", end, strings.Count(body, end))
+			t.Errorf("the page contains %q %d times, want once", end, strings.Count(body, end))
 		}
 	}
 	if got := middle(9, "0123456789"); got != "01234…789" && got != "0123…6789" {
-		t.Errorf(`got %q, want "01234…789" or "0123…6789"`, got)
+		t.Errorf(`middle(9, "0123456789") = %q, want "01234…789" or "0123…6789"`, got)
 	}
 	for n, want := range map[int]string{10: "0123456789", 5: "01…89", 4: "01…9"} {
 		if got := middle(n, "0123456789"); got != want {
-			t.Errorf("%d: got %s, want %s", n, got, want)
+			t.Errorf(`middle(%d, "0123456789") = %s, want %s`, n, got, want)
 		}
 	}
 }
 
-// Pages that are not updated say so, and pages that are updated name their stream.
+// Pages without automatic updates say so, and pages with them have the address of their event stream.
 func TestLiveOrNot(t *testing.T) {
 	c := open(service.RoleOperator)
 	const still = "this page does not refresh automatically"
@@ -102,7 +102,7 @@ func TestLiveOrNot(t *testing.T) {
 			t.Errorf("page %q contains %q: got %t, want %t", path, still, strings.Contains(body, still), !strings.Contains(body, still))
 		}
 		if live != "" && !strings.Contains(body, `data-live="`+live+`"`) {
-			t.Errorf("page %q is not updated by the stream %s", path, live)
+			t.Errorf("page %q does not contain data-live=%q", path, live)
 		}
 	}
 	if body := c.get("task-cancel?id=binary").Body.String(); strings.Contains(body, still) {
@@ -110,7 +110,7 @@ func TestLiveOrNot(t *testing.T) {
 	}
 }
 
-// The form of a requeue suggests the reasons and destinations of its queue, and accepts several.
+// The requeue form suggests the reasons and destinations of the messages in its queue, and accepts several of them.
 func TestRequeueSuggests(t *testing.T) {
 	c := open(service.RoleOperator)
 	body := c.get("requeue?queue=mail.dead&reason=retries").Body.String()
@@ -119,7 +119,7 @@ func TestRequeueSuggests(t *testing.T) {
 		`id="reason" name="reason" list="reasons" value="retries"`, `aria-label="Another reason" name="reason" list="reasons"`,
 	} {
 		if !strings.Contains(body, want) {
-			t.Errorf("no %s in\n%s", want, body)
+			t.Errorf("got the form\n%s\nwant it to contain %s", body, want)
 		}
 	}
 }

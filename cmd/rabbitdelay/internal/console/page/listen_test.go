@@ -9,13 +9,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 )
 
-var listen = flag.String("listen", "", "serve the pages of the fixtures at this address until the test is interrupted, to look at them")
+var listen = flag.String("listen", "", "serve the pages with the fixtures at this address until the test is interrupted")
 
 // TestListen serves the pages for viewing in a browser: go test -run TestListen -listen 127.0.0.1:8123. The paths
-// /calm/ and /viewer/ show a broker without problems, and the view of a viewer.
+// /calm/ and /viewer/ show a broker without problems, and the pages as a viewer sees them.
 func TestListen(t *testing.T) {
 	if *listen == "" {
-		t.Skip("skipped: it serves pages for viewing in a browser; give -listen ADDRESS")
+		t.Skip("skipped: set -listen ADDRESS to serve the pages")
 	}
 	mux := http.NewServeMux()
 	for prefix, role := range map[string]service.Role{"/": service.RoleOperator, "/calm/": service.RoleOperator, "/viewer/": service.RoleViewer} {
@@ -36,5 +36,5 @@ func TestListen(t *testing.T) {
 		})))
 	}
 	s := &http.Server{Addr: *listen, Handler: mux, ReadHeaderTimeout: time.Minute}
-	t.Errorf("the server ended: %v", s.ListenAndServe())
+	t.Errorf("the server stopped: %v", s.ListenAndServe())
 }

@@ -28,7 +28,7 @@ import (
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// console serves the pages of a fake, as a certain user sees them.
+// console serves the pages of a fake service as a certain user sees them.
 type console struct {
 	*fake
 
@@ -63,7 +63,7 @@ func httptestPost(path string, form url.Values) *http.Request {
 	return r
 }
 
-// reading lists all pages that change nothing.
+// reading lists the paths of all pages that change nothing.
 var reading = []string{
 	"", "?from=2026-11-22T12:00:00Z&to=2026-11-23T12:00:00Z", "tasks", "tasks?queue=mail&status=pending",
 	"task-errors?queue=mail", "task-errors?order=most&status=pending", link("task", "id", scriptTag),
@@ -74,7 +74,7 @@ var reading = []string{
 	"job?id=running", "job?id=done",
 }
 
-// asking lists the forms with their fields, for everything that changes something.
+// asking lists the forms that change something, with their fields.
 var asking = map[string]url.Values{
 	"task-cancel": {"id": {"binary"}}, "task-run": {"id": {"binary"}},
 	"task-reschedule": {"id": {"binary"}, "at": {"+1h"}}, "task-revive": {"id": {"order-10035-expire"}},
@@ -99,7 +99,7 @@ func TestTaskErrors(t *testing.T) {
 		"bulk?action=delete&error-like=payment+provider%3A+%23&queue=mail&status=failed&tag=vip",
 	} {
 		if !strings.Contains(body, `href="`+link+`"`) {
-			t.Errorf("the page has no link to %s", link)
+			t.Errorf("the page has no link to %s, want one:\n%s", link, body)
 		}
 	}
 	if n := strings.Count(body, `href="bulk?`); n != 2 {
@@ -117,7 +117,7 @@ func TestTaskErrors(t *testing.T) {
 	}
 }
 
-// A misspelt field must not select everything, least of all on a page that can change the selection.
+// A misspelt field must not select everything, especially on a page that can change the selected tasks.
 func TestUnknownFields(t *testing.T) {
 	c := open(service.RoleOperator)
 	for _, path := range []string{
@@ -129,7 +129,7 @@ func TestUnknownFields(t *testing.T) {
 			t.Errorf("%s: status %d, want 400", path, w.Code)
 		}
 		if !strings.Contains(w.Body.String(), "unknown field; expected ") {
-			t.Errorf("%s: nothing says that the field is unknown", path)
+			t.Errorf("%s: the page does not contain \"unknown field; expected \"", path)
 		}
 	}
 	if len(c.calls) > 0 {
@@ -137,7 +137,7 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
-// A query of which a part would be ignored selects nothing.
+// A malformed query is an error, because ignoring a part of it would select too much.
 func TestMalformedQueries(t *testing.T) {
 	c := open(service.RoleOperator)
 	for path, says := range map[string]string{
@@ -148,7 +148,7 @@ func TestMalformedQueries(t *testing.T) {
 		"bulk?action=cancel&status=pending&tag=%": "invalid URL escape",
 	} {
 		if w := c.get(path); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), says) {
-			t.Errorf("%s: got status %d, want 400 and a page with %q", path, w.Code, says)
+			t.Errorf("%s: got status %d, want 400 and a page containing %q", path, w.Code, says)
 		}
 	}
 	if len(c.calls) > 0 {
@@ -174,7 +174,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// The question warns if the destination to be paused or limited is unknown.
+// The confirmation page warns if the destination to be paused or limited is unknown.
 func TestHoldBackQuestion(t *testing.T) {
 	c := open(service.RoleOperator)
 	for path, want := range map[string]bool{
@@ -182,16 +182,17 @@ func TestHoldBackQuestion(t *testing.T) {
 		"destination-pause?queue=mail": false, "destination-resume?queue=mial": false,
 	} {
 		if body := c.get(path).Body.String(); strings.Contains(body, "has the name mial; did you mean mail?") != want {
-			t.Errorf("%s: the page has the hint: got %t, want %t\n%s", path, !want, want, body)
+			t.Errorf("%s: the page suggests the name mail: got %t, want %t\n%s", path, !want, want, body)
 		}
 	}
 }
 
-// The trace page asks for an id, and says where its message is. A user who may requeue the message gets a link.
+// The trace page has a field for an id, and shows where the message with that id is. It links a user who may requeue the
+// message to the form.
 func TestTrace(t *testing.T) {
 	c := open(service.RoleOperator)
 	if body := c.get("trace").Body.String(); !strings.Contains(body, `id="trace-id"`) || strings.Contains(body, "In the database") {
-		t.Errorf("the page without an id has the wrong fields:\n%s", body)
+		t.Errorf("the page without an id: got\n%s\nwant the field trace-id and no \"In the database\"", body)
 	}
 	for path, want := range map[string][]string{
 		"trace?id=binary++": {
@@ -209,13 +210,13 @@ func TestTrace(t *testing.T) {
 		body := c.get(path).Body.String()
 		for _, w := range want {
 			if !strings.Contains(body, w) {
-				t.Errorf("%s has no %q:\n%s", path, w, body)
+				t.Errorf("page %s: got\n%s\nwant it to contain %q", path, body, w)
 			}
 		}
 	}
 }
 
-// The database knows which relays run. A database without one is the first thing to fix.
+// The page shows the relays that are recorded in the database. If none is running, the verdict says so.
 func TestRelays(t *testing.T) {
 	gone := taskview.Relay{Name: "shop-2:17", Seen: time.Now().Add(-7 * time.Hour)}
 	runs := taskview.Relay{Name: "shop-1:4711", Seen: time.Now()}
@@ -227,7 +228,7 @@ func TestRelays(t *testing.T) {
 		o.Status.Tasks = &status.Tasks{Relays: tt.relays}
 		none := slices.ContainsFunc(judge(english, o, o.At).Reasons, func(r reason) bool { return strings.Contains(r.Text, "No relay is running") })
 		if none != tt.none {
-			t.Errorf("%v: no relay runs: got %t, want %t", tt.relays, none, tt.none)
+			t.Errorf("relays %v: got the reason \"No relay is running\" = %t, want %t", tt.relays, none, tt.none)
 		}
 	}
 	body := open(service.RoleOperator).get("").Body.String()
@@ -255,11 +256,11 @@ func TestHostileTexts(t *testing.T) {
 		for _, path := range paths {
 			body := c.get(path).Body.String()
 			if found := inline.FindString(body); found != "" {
-				t.Errorf("%s has the inline script or style %q", path, found)
+				t.Errorf("page %s contains %q, want no inline scripts or styles", path, found)
 			}
-			// A form that copies a task contains the task's strings unchanged, in a separate field.
+			// A form that copies a task must contain the task's strings unchanged.
 			if strings.Contains(body, "\u202e") && !strings.Contains(path, "copy=") {
-				t.Errorf("page %s has a character that reverses the direction of text", path)
+				t.Errorf("page %s contains U+202E, which reverses the direction of text, want it escaped", path)
 			}
 		}
 	}
@@ -268,10 +269,10 @@ func TestHostileTexts(t *testing.T) {
 func TestBodies(t *testing.T) {
 	c := open(service.RoleOperator)
 	if body := c.get("task?id=binary").Body.String(); !strings.Contains(body, "00 01 02 ff fe 3c 73 3e") || !strings.Contains(body, "AAEC//48cz4=") {
-		t.Errorf("a binary body is not shown in hex and base64:\n%s", body)
+		t.Errorf("the page of a task with a binary body: got\n%s\nwant it in hex and base64", body)
 	}
 	if body := c.get("task?id=order-10000-expire").Body.String(); !strings.Contains(body, "{&#34;order&#34;: 42}") {
-		t.Errorf("a JSON body is not shown as text:\n%s", body)
+		t.Errorf("the page of a task with a JSON body: got\n%s\nwant it as text", body)
 	}
 	// The fake service returns the body to every role, and the pages hide it.
 	c = open(service.RoleViewer)
@@ -279,19 +280,19 @@ func TestBodies(t *testing.T) {
 		body := c.get(path).Body.String()
 		for _, private := range []string{"&#34;order&#34;", "a@example.org", "daily"} {
 			if strings.Contains(body, private) {
-				t.Errorf("page %s shows a viewer %q, which is a part of a body", path, private)
+				t.Errorf("page %s shows a viewer %q, want bodies to be hidden", path, private)
 			}
 		}
 	}
 }
 
-// A recurring task has the same state as in the output of the command, and one that is not active has no next times.
+// A recurring task has the same state as in the output of the command. Only active ones have upcoming times.
 func TestRecurringStates(t *testing.T) {
 	c := open(service.RoleOperator)
 	for name, state := range map[string]string{"nightly-report": "active", "heartbeat": "paused", scriptTag: "invalid"} {
 		body := c.get(link("recurring-task", "name", name)).Body.String()
 		if !strings.Contains(body, `<span class="status `+state+`">`+state+`</span>`) || strings.Contains(body, "Scheduled</th>") != (state == "active") {
-			t.Errorf("recurring task %s has the wrong state on its page:\n%s", name, body)
+			t.Errorf("page of the recurring task %s: got\n%s\nwant the state %s, and upcoming times only if it is active", name, body, state)
 		}
 	}
 }
@@ -302,7 +303,7 @@ func TestViewerMayLookOnly(t *testing.T) {
 		body := c.get(path).Body.String()
 		for _, m := range regexp.MustCompile(`(?:action|href)="([a-z-]+)`).FindAllStringSubmatch(body, -1) {
 			if _, ok := asking[m[1]]; ok {
-				t.Errorf("page %q offers a viewer the action %s", path, m[1])
+				t.Errorf("page %q offers a viewer the action %s, want no actions", path, m[1])
 			}
 		}
 	}
@@ -311,7 +312,7 @@ func TestViewerMayLookOnly(t *testing.T) {
 			t.Errorf("GET %s: got %d, want 403", path, w.Code)
 		}
 		if w := c.post(path, form); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `aria-label="Pages"`) {
-			t.Errorf(`POST %s: got %d, want 403 and a body with "aria-label="Pages""`, path, w.Code)
+			t.Errorf(`POST %s: got %d, want 403 and a page with the navigation`, path, w.Code)
 		}
 	}
 	c.who = service.Caller{}
@@ -348,19 +349,19 @@ func TestActions(t *testing.T) {
 		}
 		w := c.post(x.path, form)
 		if w.Code != http.StatusSeeOther || w.Header().Get("Location") != x.to || len(c.calls) != 1 || c.calls[0] != x.call {
-			t.Errorf("%s %s: %d to %q, %q, want %q, %q\n%s", x.path, x.form, w.Code, w.Header().Get("Location"), c.calls, x.to, x.call, w.Body)
+			t.Errorf("POST %s %s: got %d, Location %q and calls %q, want 303, %q and %q\n%s", x.path, x.form, w.Code, w.Header().Get("Location"), c.calls, x.to, x.call, w.Body)
 			continue
 		}
 		if w := c.get(x.to); w.Code != http.StatusOK {
-			t.Errorf("%s leads to %d, want 200", x.path, w.Code)
+			t.Errorf("the page after POST %s: got %d, want 200", x.path, w.Code)
 		}
 	}
 	if want := time.Date(2026, 11, 23, 7, 0, 0, 0, time.UTC); c.tasks["binary"].Version != 5 {
-		t.Errorf("moved to %v, version %d, want %v", c.tasks["binary"].DeliverAt, c.tasks["binary"].Version, want)
+		t.Errorf("after the actions, task binary is due at %v in version %d, want version 5, due at %v", c.tasks["binary"].DeliverAt, c.tasks["binary"].Version, want)
 	}
 }
 
-// If another user was faster, the page says so, together with the current state of the task.
+// If another user has changed the task first, the page says so and shows the current state of the task.
 func TestTooLate(t *testing.T) {
 	c := open(service.RoleOperator)
 	c.post("task-cancel", url.Values{"id": {"binary"}})
@@ -380,11 +381,11 @@ func TestBulkSaysWhatItDoes(t *testing.T) {
 	body := c.get("bulk?action=cancel&queue=mail").Body.String()
 	for _, want := range []string{fmt.Sprintf("Cancel %d pending tasks?", n), "queue is</span> <bdi>mail", fmt.Sprintf(`name="count" value="%d"`, n)} {
 		if !strings.Contains(body, want) {
-			t.Errorf("no %q in\n%s", want, body)
+			t.Errorf("the page for a bulk cancellation: got\n%s\nwant it to contain %q", body, want)
 		}
 	}
 	if body := c.get("bulk?action=delete").Body.String(); !strings.Contains(body, "There is no filter") {
-		t.Errorf("the page does not say that there is no filter:\n%s", body)
+		t.Errorf("the page for a bulk deletion without a filter: got\n%s\nwant it to contain \"There is no filter\"", body)
 	}
 	if body := c.get("bulk?action=reschedule-by&queue=mail").Body.String(); strings.Contains(body, `method="post" action="bulk"`) {
 		t.Errorf("without a duration, got the page\n%s\nwant no form that can be submitted", body)
@@ -403,7 +404,7 @@ func TestBulkSaysWhatItDoes(t *testing.T) {
 	}
 }
 
-// The pages of a list together show every task once.
+// Together, the pages of a list show every task once.
 func TestPaging(t *testing.T) {
 	c := open(service.RoleOperator)
 	next := regexp.MustCompile(`rel="next" href="([^"]+)"`)
@@ -423,15 +424,15 @@ func TestPaging(t *testing.T) {
 	}
 	for id, n := range seen {
 		if n != 1 {
-			t.Errorf("%s: got %d times, want 1", id, n)
+			t.Errorf("task %s is listed %d times, want once", id, n)
 		}
 	}
 	if len(seen) != 240 {
-		t.Errorf("%d tasks, want 240", len(seen))
+		t.Errorf("the pages list %d tasks, want 240", len(seen))
 	}
 }
 
-// Failed tasks are shown with the newest first, other tasks by due time. Each column header links to the other order,
+// Failed tasks are listed newest first, and other tasks by due time. Each column header links to the other order,
 // and keeps the filter.
 func TestSorting(t *testing.T) {
 	c := open(service.RoleOperator)
@@ -463,7 +464,7 @@ func TestSorting(t *testing.T) {
 	}
 }
 
-// Selected rows are counted and confirmed, and nothing else is changed, whatever characters their ids contain.
+// A bulk change of selected rows counts and changes exactly these rows, whatever characters their ids contain.
 func TestSelection(t *testing.T) {
 	c := open(service.RoleOperator)
 	hidden := regexp.MustCompile(`<input type="hidden" name="([^"]+)" value="([^"]*)"`)
@@ -471,7 +472,7 @@ func TestSelection(t *testing.T) {
 	form := url.Values{"selected": {"1"}, "status": {"pending"}, "action": {"cancel"}}
 	for _, id := range []string{scriptTag, "a/b?c=d&e#f/../g", `"onmouseover="alert(1)`} {
 		if !strings.Contains(body, `name="chosen" value="`+html.EscapeString(url.QueryEscape(id))+`"`) {
-			t.Fatalf("%s cannot be selected in\n%s", id, body)
+			t.Fatalf("got the list\n%s\nwant a checkbox for task %s", body, id)
 		}
 		form.Add("chosen", url.QueryEscape(id))
 	}
@@ -483,17 +484,17 @@ func TestSelection(t *testing.T) {
 	_, main, _ := strings.Cut(w.Body.String(), "<main")
 	main, _, _ = strings.Cut(main, "</main>")
 	for _, m := range hidden.FindAllStringSubmatch(main, -1) {
-		sent.Add(html.UnescapeString(m[1]), strings.ReplaceAll(html.UnescapeString(m[2]), "\n", "\r\n")) // browsers send fields in this form
+		sent.Add(html.UnescapeString(m[1]), strings.ReplaceAll(html.UnescapeString(m[2]), "\n", "\r\n")) // browsers send line breaks as CRLF
 	}
 	if w := c.post("bulk", sent); w.Code != http.StatusSeeOther || len(c.calls) != 1 {
-		t.Errorf("got status %d, calls %q, want 303 and one call; page\n%s", w.Code, c.calls, w.Body)
+		t.Errorf("got status %d and calls %q, want 303 and one call\n%s", w.Code, c.calls, w.Body)
 	}
 	if body := open(service.RoleViewer).get("tasks").Body.String(); strings.Contains(body, `type="checkbox" name=`) {
 		t.Errorf("a viewer gets the page\n%s\nwant no checkboxes", body)
 	}
 }
 
-// The pages use the configured title, color and trace link, and single-letter keys stay off.
+// The pages use the configured title, color and trace link, and respect the setting that turns off single-letter keys.
 func TestInstallation(t *testing.T) {
 	c := open(service.RoleOperator)
 	c.pages.o.Title, c.pages.o.Color = "shop <staging>", "#c62828"
@@ -505,16 +506,16 @@ func TestInstallation(t *testing.T) {
 		` data-keys="off">`, `<meta name="theme-color" content="#c62828">`,
 	} {
 		if !strings.Contains(body, want) {
-			t.Errorf("no %s in\n%s", want, body)
+			t.Errorf("got the page\n%s\nwant it to contain %s", body, want)
 		}
 	}
 	trace := `<a href="https://traces.example.org/4bf92f3577b34da6a3ce929d0e0e4736" rel="noreferrer">`
 	if body := c.get("task?id=binary").Body.String(); !strings.Contains(body, trace) {
-		t.Errorf("the page has no link to the trace:\n%s", body)
+		t.Errorf("got the page\n%s\nwant the link %s", body, trace)
 	}
 }
 
-// A long error appears on a page once, folded.
+// A long error appears only once on a page, in a collapsed element.
 func TestLongErrors(t *testing.T) {
 	c := open(service.RoleOperator)
 	x := c.tasks["order-10035-expire"]
@@ -522,7 +523,7 @@ func TestLongErrors(t *testing.T) {
 	c.tasks[x.ID] = x
 	body := c.get("task?id=" + x.ID).Body.String()
 	if n := strings.Count(body, "end of it"); n != 1 || !strings.Contains(body, `<details class="error long">`) {
-		t.Errorf("the error is on the page %d times, want once, in a <details class=\"error long\">:\n%s", n, body)
+		t.Errorf("the page contains the error %d times, want once, in a <details class=\"error long\">:\n%s", n, body)
 	}
 }
 
@@ -543,7 +544,7 @@ func TestBadInput(t *testing.T) {
 		"recurring-edit": {"name": {"x"}, "cron": {"* *"}, "queue": {"q"}, "body": {"what I wrote"}},
 	} {
 		if w := c.post(path, form); w.Code != 400 || !strings.Contains(w.Body.String(), "what I wrote") {
-			t.Errorf("%s: got %d, want 400 and a form that keeps the body\n%s", path, w.Code, w.Body)
+			t.Errorf("%s: got %d, want 400 and a form with the submitted body\n%s", path, w.Code, w.Body)
 		}
 	}
 }
@@ -569,13 +570,13 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// A driver's error is shown only to operators.
+// Only operators see a driver's error.
 func TestDriversErrors(t *testing.T) {
 	for role, shown := range map[service.Role]bool{service.RoleViewer: false, service.RoleOperator: true} {
 		c := open(role)
 		c.err = errors.New("failed to connect to user=shop host=10.0.0.7")
 		if w := c.get("tasks"); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "10.0.0.7") != shown {
-			t.Errorf("%s: got %d, want 503, with the address: %t\n%s", role, w.Code, shown, w.Body)
+			t.Errorf("role %s: got %d, want 503, with the driver's error: %t\n%s", role, w.Code, shown, w.Body)
 		}
 	}
 }
@@ -587,19 +588,19 @@ func (uncounted) Histogram(context.Context, schedule.Filter, time.Time, time.Tim
 	return service.Histogram{}, errors.New("failed to connect to user=shop host=10.0.0.7")
 }
 
-// A driver's error in a part of a page, including the live part, is shown only to operators.
+// Only operators see a driver's error in a part of a page, including live parts.
 func TestDriversErrorsOfParts(t *testing.T) {
 	for role, shown := range map[service.Role]bool{service.RoleViewer: false, service.RoleOperator: true} {
 		c := open(role)
 		c.pages = New(uncounted{c.fake}, Options{Now: func() time.Time { return c.now }})
 		if w := c.get(""); w.Code != http.StatusOK || strings.Contains(w.Body.String(), "10.0.0.7") != shown {
-			t.Errorf("%s: got %d, want 200, with the address: %t\n%s", role, w.Code, shown, w.Body)
+			t.Errorf("role %s: got %d, want 200, with the driver's error: %t\n%s", role, w.Code, shown, w.Body)
 		}
 	}
 }
 
-// Browsers send the line breaks of fields as CRLF, and leave out the first one. A body that is sent back in a form is
-// unchanged nevertheless.
+// A body that a form shows and submits again is unchanged, although browsers send line breaks as CRLF and omit a leading
+// one.
 func TestBodiesComeBack(t *testing.T) {
 	c := open(service.RoleOperator)
 	for body, encoding := range map[string]string{"a\nb\n": encodingText, "\nb": encodingText, "a\r\nb": encodingBase64, "a\rb": encodingBase64} {
@@ -631,22 +632,22 @@ func TestPreferences(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/task?id=empty", http.NoBody)
 	r.AddCookie(w.Result().Cookies()[0])
 	if body := c.do(r).Body.String(); !strings.Contains(body, "2026-11-24 21:00:00 JST") || !strings.Contains(body, `title="2026-11-24T12:00:00.000Z"`) {
-		t.Errorf("the page has no time in Tokyo's time zone:\n%s", body)
+		t.Errorf("got the page\n%s\nwant times in Tokyo's time zone, with UTC in their titles", body)
 	}
 	utc := regexp.MustCompile(`>[^<]*\d{4}-\d\d-\d\dT\d\d:`) // times in a text, but not in a title
 	for _, at := range []string{"/task?id=empty", "/audit", "/", "/trace?id=empty", "/job?id=1"} {
 		r := httptest.NewRequest(http.MethodGet, at, http.NoBody)
 		r.AddCookie(w.Result().Cookies()[0])
 		if found := utc.FindString(c.do(r).Body.String()); found != "" {
-			t.Errorf("%s shows a time in UTC: %s", at, found)
+			t.Errorf("page %s shows the time %s in UTC, want the chosen zone", at, found)
 		}
 	}
 	if w := c.post("preferences", url.Values{"zone": {"Mars/Olympus"}}); w.Code != http.StatusBadRequest {
-		t.Errorf("got %d, want 400", w.Code)
+		t.Errorf("an unknown time zone: got %d, want 400", w.Code)
 	}
 	for _, back := range []string{"https://example.org/", "//example.org", "/tasks", `\\example.org`, "../x", "javascript:alert(1)", ""} {
 		if to := Local(back); to != "./" {
-			t.Errorf(`%q leads to %q, want "./"`, back, to)
+			t.Errorf(`Local(%q) = %q, want "./"`, back, to)
 		}
 	}
 }
@@ -671,7 +672,7 @@ func TestLogin(t *testing.T) {
 		t.Errorf("got the login page\n%s\nwant the form's fields in the address to return to, and the text \"Nothing was changed\"", body)
 	}
 	if w := c.get("task-reschedule?at=%2B7h&id=binary"); !strings.Contains(w.Body.String(), `value="&#43;7h"`) {
-		t.Errorf("the form does not keep the value of its field:\n%s", w.Body)
+		t.Errorf("got the form\n%s\nwant it to contain the value +7h", w.Body)
 	}
 	if body := show(http.MethodPost, "/task-new", url.Values{"body": {strings.Repeat("long ", 2000)}}); !strings.Contains(body, "long long") {
 		t.Errorf("got the login page\n%.2000s\nwant the value of the field body, which is too long for an address", body)
@@ -679,12 +680,12 @@ func TestLogin(t *testing.T) {
 	body = show(http.MethodPost, "/login", url.Values{"next": {"https://example.org"}, "password": {"s3cret"}})
 	for _, kept := range []string{"example.org", "s3cret"} {
 		if strings.Contains(body, kept) {
-			t.Errorf("the page repeats %q:\n%s", kept, body)
+			t.Errorf("got the login page\n%s\nwant it without %q", body, kept)
 		}
 	}
 }
 
-// Every control has a name, every submitted form has its token, and every page has one main heading.
+// Every control has a label, every form that is submitted by POST has a token, and every page has one main heading.
 func TestAccessible(t *testing.T) {
 	c := open(service.RoleOperator)
 	paths := slices.Clone(reading)
@@ -702,20 +703,20 @@ func TestAccessible(t *testing.T) {
 			m := id.FindStringSubmatch(tag)
 			switch {
 			case len(m) == 0:
-				t.Errorf("%s: %s has neither a label nor an id", path, tag)
+				t.Errorf("page %s: control %s has neither a label nor an id, want one", path, tag)
 			case !strings.Contains(body, `<label for="`+m[1]+`"`):
-				t.Errorf("page %s has no label for %s", path, tag)
+				t.Errorf("page %s has no label for control %s, want one", path, tag)
 			}
 		}
 		seen := map[string]bool{}
 		for _, m := range id.FindAllStringSubmatch(body, -1) {
 			if seen[m[1]] {
-				t.Errorf("%s: two elements have the id %s", path, m[1])
+				t.Errorf("page %s: two elements have the id %s, want unique ids", path, m[1])
 			}
 			seen[m[1]] = true
 		}
 		if n := strings.Count(body, "<h1"); n != 1 {
-			t.Errorf("%s: got %d first headings, want 1", path, n)
+			t.Errorf("page %s: got %d main headings, want 1", path, n)
 		}
 		if posts, tokens := strings.Count(body, `method="post"`), strings.Count(body, `name="`+service.FormTokenField+`" value="t0ken"`); posts != tokens {
 			t.Errorf("page %s: got %d form tokens, want one for each of the %d forms", path, tokens, posts)
@@ -745,18 +746,18 @@ func TestLive(t *testing.T) {
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		event, err := bufio.NewReader(resp.Body).ReadString('\n')
 		if err != nil || event != "event: parts\n" {
-			t.Errorf(`%s: first line %q, %v, want "event: parts"`, path, event, err)
+			t.Errorf(`%s: got the first line %q (error %v), want "event: parts"`, path, event, err)
 		}
 		cancel()
 	}
 	for line := range strings.Lines(string(eventOf("parts", []byte("a\n\n b \n")))) {
 		if !slices.Contains([]string{"event: parts\n", "data: a\n", "data: b\n", "\n"}, line) {
-			t.Errorf("unexpected line %q in the event stream", line)
+			t.Errorf("got the line %q in the event stream, want only the event's name and its non-empty data lines", line)
 		}
 	}
 }
 
-// readings counts how often lists of tasks are read. Each reading takes a while.
+// readings counts how many times lists of tasks are read. Each read takes a while.
 type readings struct {
 	*fake
 
@@ -770,7 +771,7 @@ func (s *readings) Tasks(ctx context.Context, who service.Identity, f schedule.F
 	return s.fake.Tasks(ctx, who, f)
 }
 
-// A list is read no more often for many viewers than for one, and less often the longer it takes. A list that has not
+// A list is read no more often for many viewers than for one, and less often if a read takes longer. A list that has not
 // changed is not sent again.
 func TestLiveTasksAreReadOnce(t *testing.T) {
 	for took, most := range map[time.Duration]int64{time.Millisecond: 16, time.Second: 4} {
@@ -800,10 +801,10 @@ func TestLiveTasksAreReadOnce(t *testing.T) {
 			}
 			all.Wait()
 			if n := s.n.Load(); n < 2 || n > most {
-				t.Errorf("read %d times within a minute, want 2 to %d", n, most)
+				t.Errorf("the list was read %d times within a minute, want 2 to %d", n, most)
 			}
 			if events.Load() != 200 || still.Load() < 200 {
-				t.Errorf("%d lists and %d signs of life, want one list for each", events.Load(), still.Load())
+				t.Errorf("the 200 viewers received %d lists and %d keep-alives, want 200 and at least 200", events.Load(), still.Load())
 			}
 		})
 	}
@@ -811,7 +812,7 @@ func TestLiveTasksAreReadOnce(t *testing.T) {
 
 func TestAssets(t *testing.T) {
 	c := open(service.RoleViewer)
-	c.who = service.Caller{} // the page also works before a login
+	c.who = service.Caller{} // the assets are served without a login too
 	for path, kind := range map[string]string{
 		"assets/console.css": "text/css; charset=utf-8",
 		"assets/console.js":  "text/javascript; charset=utf-8",
@@ -825,7 +826,7 @@ func TestAssets(t *testing.T) {
 			t.Errorf("%s: Content-Type %q, want %q", path, got, kind)
 		}
 		if body, _ := io.ReadAll(w.Result().Body); len(body) == 0 {
-			t.Errorf("the answer to %s has no body", path)
+			t.Errorf("GET %s: got an empty body", path)
 		}
 		if got := w.Header().Get("Cache-Control"); !strings.Contains(got, "immutable") {
 			t.Errorf(`%s: Cache-Control %q, want it to contain "immutable"`, path, got)
@@ -833,12 +834,12 @@ func TestAssets(t *testing.T) {
 	}
 	for _, path := range []string{"assets/", "assets/../page.go", "assets/none.css"} {
 		if w := c.get(path); w.Code == http.StatusOK {
-			t.Errorf("%s is served, want an error", path)
+			t.Errorf("GET %s: got 200, want an error", path)
 		}
 	}
 }
 
-// It is unknown whether a broker that does not answer has raised an alarm.
+// If the broker does not answer, the page shows its alarms as unknown.
 func TestAlarmsOfASilentBroker(t *testing.T) {
 	p := New(silent{newFake(noon)}, Options{})
 	w := httptest.NewRecorder()
@@ -846,11 +847,11 @@ func TestAlarmsOfASilentBroker(t *testing.T) {
 	p.ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), open(service.RoleViewer).who)))
 	_, alarms, _ := strings.Cut(w.Body.String(), "<h3>Alarms</h3>")
 	if !strings.HasPrefix(alarms, `<p class="none">Unknown: `) {
-		t.Errorf(`alarms of a silent broker: got %.60s, want a text beginning with "<p class="none">Unknown: "`, alarms)
+		t.Errorf(`alarms of a broker that does not answer: got %.60s, want them to begin with <p class="none">Unknown: `, alarms)
 	}
 }
 
-// unrated is a service in which the message rates and the clients are unknown, for one of several reasons.
+// unrated is a service without message rates and clients, for one of several reasons.
 type unrated struct {
 	*fake
 
@@ -878,12 +879,12 @@ func TestUnknownRates(t *testing.T) {
 		_, rates, _ := strings.Cut(w.Body.String(), "<h3>Message rates")
 		_, rates, _ = strings.Cut(rates, "\n")
 		if !strings.HasPrefix(rates, `<p class="none">`+want) {
-			t.Errorf("%+v: got %.100s, want %s", u, rates, want)
+			t.Errorf("%+v: got the rates %.100s, want %s", u, rates, want)
 		}
 	}
 }
 
-// The content of a queue without a leader is shown as unknown on each page, and never as empty.
+// Every page shows the counts of queues without a leader as unknown, and never as 0 or empty.
 func TestPagesOfALostMajority(t *testing.T) {
 	p := New(leaderless{newFake(noon)}, Options{})
 	get := func(path string) string {
@@ -894,23 +895,23 @@ func TestPagesOfALostMajority(t *testing.T) {
 	}
 	now := get("/")
 	if _, dead, _ := strings.Cut(now, `<h2 id="dead">`); !strings.Contains(dead, "unknown</td>") {
-		t.Errorf(`dead letters: got %.600s, want a text with "unknown</td>"`, dead)
+		t.Errorf(`dead letters: got %.600s, want them to contain "unknown</td>"`, dead)
 	}
 	if !strings.Contains(now, `class="total">unknown</text>`) {
 		t.Errorf("got the page\n%s\nwant the total of the clock of delay queues to be unknown", now)
 	}
 	if _, alarms, _ := strings.Cut(now, "<h3>Alarms</h3>"); !strings.HasPrefix(alarms, `<p class="none">Unknown: `) {
-		t.Errorf(`alarms: got %.60s, want a text beginning with "<p class="none">Unknown: "`, alarms)
+		t.Errorf(`alarms: got %.60s, want them to begin with <p class="none">Unknown: `, alarms)
 	}
 	dead := get("/dead")
 	for _, wrong := range []string{"No dead letters.", "No messages are parked"} {
 		if strings.Contains(dead, wrong) {
-			t.Errorf("the page on dead letters says %q, although the broker does not answer", wrong)
+			t.Errorf("the page of dead letters contains %q, want the counts shown as unknown", wrong)
 		}
 	}
 }
 
-// leaderless is a service whose queues have no leader, and whose management API did not report alarms.
+// leaderless is a service for a broker whose queues have no leader and whose alarms are unknown.
 type leaderless struct{ *fake }
 
 func (l leaderless) Overview(context.Context, service.Identity) (service.Overview, error) {
@@ -925,7 +926,7 @@ func (l leaderless) Overview(context.Context, service.Identity) (service.Overvie
 	return o, nil
 }
 
-// silent is a service whose broker does not answer.
+// silent is a service for a broker that does not answer.
 type silent struct{ *fake }
 
 func (s silent) Overview(context.Context, service.Identity) (service.Overview, error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// minute returns the statistics of a minute in which 99 tasks had the given lateness and one task had twice as much.
+// minute returns the statistics of a minute in which 99 tasks had the lateness late and one task had the lateness most.
 func minute(from time.Time, late, most time.Duration) taskview.CompletionStats {
 	e := taskview.CompletionStats{From: from, To: from.Add(time.Minute), Done: 100, Late: make([]int64, 100)}
 	for _, x := range []struct {
@@ -110,12 +110,12 @@ func TestVerdictOfTasks(t *testing.T) {
 		}
 		all := strings.Join(reasons, "\n")
 		if v.Level != x.level || v.Text != x.text || !strings.Contains(all, x.reason) {
-			t.Errorf("%s: level %d, %s: %s, want level %d, %s: %s", name, v.Level, v.Text, all, x.level, x.text, x.reason)
+			t.Errorf("%s: got level %d, text %q and reasons %q, want level %d, text %q and a reason containing %q", name, v.Level, v.Text, all, x.level, x.text, x.reason)
 		}
 	}
 }
 
-// A relay runs if its heartbeat is recent by the database's clock.
+// A relay is running if its heartbeat is recent by the database's clock.
 func TestVerdictByTheDatabasesClock(t *testing.T) {
 	for _, skew := range []time.Duration{0, -time.Hour, time.Hour} {
 		for since, running := range map[time.Duration]bool{5 * time.Second: true, 10 * time.Minute: false} {
@@ -124,7 +124,7 @@ func TestVerdictByTheDatabasesClock(t *testing.T) {
 			o.Status.Tasks = &status.Tasks{Skew: status.Span(skew), Relays: []taskview.Relay{{Name: "shop:1", Seen: noon.Add(skew - since)}}}
 			v := judge(english, o, noon)
 			if stopped := len(v.Reasons) == 1 && strings.HasPrefix(v.Reasons[0].Text, "No relay is running"); stopped == running {
-				t.Errorf("clock %v, seen %v ago: got %+v, want a reason that says that no relay is running: %t", skew, since, v.Reasons, running)
+				t.Errorf("clock skew %v, last heartbeat %v ago: got the reasons %+v, want \"No relay is running\": %t", skew, since, v.Reasons, !running)
 			}
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 )
 
-// document is the served OpenAPI document.
+// document is the OpenAPI document that the API serves.
 type document struct {
 	t        testing.TB
 	doc      map[string]any
@@ -34,12 +34,12 @@ func openDocument(w *world) *document {
 	d.compiler.AssertFormat()
 	check(w.t, d.compiler.AddResource("mem:///openapi.json", d.doc))
 	if d.doc["openapi"] != "3.1.0" {
-		w.t.Errorf(`openapi is %v, want "3.1.0"`, d.doc["openapi"])
+		w.t.Errorf(`the document's openapi is %v, want "3.1.0"`, d.doc["openapi"])
 	}
 	return d
 }
 
-// operations returns "METHOD /path" for all operations.
+// operations returns all operations in the form "METHOD /path".
 func (d *document) operations() []string {
 	var out []string
 	for path, item := range d.doc["paths"].(map[string]any) {
@@ -58,12 +58,12 @@ func (d *document) conforms(operation string, r reply) {
 	item, ok := d.doc["paths"].(map[string]any)[path].(map[string]any)
 	op, ok2 := item[strings.ToLower(method)].(map[string]any)
 	if !ok || !ok2 {
-		d.t.Fatalf("the document does not describe the operation %s", operation)
+		d.t.Fatalf("the document does not contain the operation %s, want it described", operation)
 	}
 	code := strconv.Itoa(r.code)
 	content, ok := op["responses"].(map[string]any)[code].(map[string]any)
 	if !ok {
-		d.t.Fatalf("%s: the document does not describe a response with the code %s: %s", operation, code, r.text)
+		d.t.Fatalf("%s: got code %s, want one that is in the document: %s", operation, code, r.text)
 	}
 	if d.seen[operation] == nil {
 		d.seen[operation] = map[string]bool{}
@@ -73,28 +73,28 @@ func (d *document) conforms(operation string, r reply) {
 	types, _ := content["content"].(map[string]any)
 	if len(types) == 0 {
 		if len(r.text) > 0 {
-			d.t.Errorf("%s: got a body with the code %s, want none: %s", operation, code, r.text)
+			d.t.Errorf("%s: got code %s with the body %s, want no body", operation, code, r.text)
 		}
 		return
 	}
 	if types[media] == nil {
-		d.t.Fatalf("%s: the response with the code %s has the content type %s, want one of %v", operation, code, media, slices.Sorted(maps.Keys(types)))
+		d.t.Fatalf("%s: got code %s with the content type %s, want one of %v", operation, code, media, slices.Sorted(maps.Keys(types)))
 	}
 	escape := strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D")
 	at := fmt.Sprintf("mem:///openapi.json#/paths/%s/%s/responses/%s/content/%s/schema", escape.Replace(path), strings.ToLower(method),
 		code, escape.Replace(media))
 	schema, err := d.compiler.Compile(at)
 	if err != nil {
-		d.t.Fatalf("%s: the schema could not be compiled: %v", operation, err)
+		d.t.Fatalf("%s: compiling the schema: %v", operation, err)
 	}
 	v, err := jsonschema.UnmarshalJSON(strings.NewReader(string(r.text)))
 	check(d.t, err)
 	if err := schema.Validate(v); err != nil {
-		d.t.Errorf("%s: the response with the code %s does not conform to the document: %v\n%s", operation, code, err, r.text)
+		d.t.Errorf("%s: the response with code %s does not match the schema: %v\n%s", operation, code, err, r.text)
 	}
 }
 
-// call is one request for an operation.
+// call is a request for an operation.
 type call struct {
 	op   string
 	path string // the path without /api/v1, if it differs from the path of op
@@ -112,8 +112,7 @@ func (c call) request() (method, path string) {
 
 const everything = `{"queue":"orders","due":"2h","body":"hello","content_type":"text/plain","type":"t","correlation_id":"c","priority":3,"expires_after":"1d","headers":{"tenant":"blue"},"tags":["vip"]}`
 
-// calls returns requests for every operation, in an order in which each finds the objects that it
-// needs.
+// calls returns requests for every operation. Each of them finds the objects that earlier requests have created.
 func calls() []call {
 	const v1 = " /api/v1"
 	return []call{
@@ -220,17 +219,17 @@ func TestConformsToItsDocument(t *testing.T) {
 		}
 		for _, op := range d.operations() {
 			if d.seen[op] == nil {
-				t.Errorf("%s was not called by this test", op)
+				t.Errorf("operation %s was not called, want every operation in calls", op)
 			}
 		}
 		if text := w.ask("GET", "/api/openapi.yaml", ""); text.code != 200 || !strings.Contains(string(text.text), "openapi: 3.1.0") {
-			t.Errorf(`openapi.yaml: got %d %.100s, want 200 and a text with "openapi: 3.1.0"`, text.code, text.text)
+			t.Errorf(`openapi.yaml: got %d %.100s, want 200 and "openapi: 3.1.0" in it`, text.code, text.text)
 		}
 	})
 }
 
-// Responses conform even if there is little to return, and contain null only where the document allows it: with empty
-// tables, without a database, without a broker, and if either does not answer.
+// Responses match the document, including where it allows null, even if there is little to return: with empty tables,
+// without a database, without a broker, or if one of them does not answer.
 func TestConformsWithLittle(t *testing.T) {
 	for name, change := range map[string]func(w *world, c *service.Config){
 		"empty":       func(*world, *service.Config) {},
@@ -270,7 +269,7 @@ func TestConformsWithLittle(t *testing.T) {
 	}
 }
 
-// Invalid fields are named.
+// If a field is invalid, the error contains its location.
 func TestNamesTheField(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct{ method, path, body, location string }{
@@ -314,15 +313,15 @@ func TestNamesTheField(t *testing.T) {
 			t.Errorf("%s %s %s: got %d, want 422", c.method, c.path, c.body, r.code)
 		}
 		if kind := r.header.Get("Content-Type"); kind != "application/problem+json" {
-			t.Errorf(`%s %s %s: the answer is %s, want "application/problem+json"`, c.method, c.path, c.body, kind)
+			t.Errorf(`%s %s %s: got the content type %s, want "application/problem+json"`, c.method, c.path, c.body, kind)
 		}
 		if !strings.Contains(string(r.text), `"location":"`+c.location+`"`) {
-			t.Errorf("%s %s %s: %s, want the location %s", c.method, c.path, c.body, r.text, c.location)
+			t.Errorf("%s %s %s: got %s, want the location %s in it", c.method, c.path, c.body, r.text, c.location)
 		}
 	}
 }
 
-// A detail is a complete sentence.
+// The details of problems are complete sentences.
 func TestDetails(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct {
@@ -344,12 +343,12 @@ func TestDetails(t *testing.T) {
 		{"GET", "/queues/delay.bucket.1s/errors", "", 409, `"detail":"the queue was not examined: delay.bucket.1s: it belongs to the delay strategies`},
 	} {
 		if r := w.ask(c.method, "/api/v1"+c.path, c.body); r.code != c.code || !strings.Contains(string(r.text), c.text) {
-			t.Errorf("%s %s %s: %d %s, want %d with %s", c.method, c.path, c.body, r.code, r.text, c.code, c.text)
+			t.Errorf("%s %s %s: got %d %s, want %d and %s in it", c.method, c.path, c.body, r.code, r.text, c.code, c.text)
 		}
 	}
 }
 
-// Ten concurrent reschedules by an hour add up to ten hours.
+// Ten concurrent requests to reschedule a task by an hour add up to ten hours.
 func TestMovesAddUp(t *testing.T) {
 	w := newWorld(t)
 	w.must(201, "PUT", "/api/v1/tasks/a", `{"queue":"q","due":"2030-01-01T00:00:00Z"}`)
@@ -369,8 +368,8 @@ func TestMovesAddUp(t *testing.T) {
 	}
 }
 
-// With replace=true, a PUT schedules a task again if it has ended, and reschedules a task whose due time is relative to
-// now. A repetition without replace, or with an absolute time, leaves the existing task unchanged.
+// With replace=true, a repeated PUT schedules a finished task again, and reschedules a pending one if its due time is
+// relative. Without replace, or with an absolute due time, a repeated PUT leaves the existing task unchanged.
 func TestReplaces(t *testing.T) {
 	const relative, absolute = `{"queue":"q","due":"2h"}`, `{"queue":"q","due":"2030-01-01T00:00:00Z"}`
 	w := newWorld(t)
@@ -400,7 +399,7 @@ func TestReplaces(t *testing.T) {
 		task, err := w.store.Get(t.Context(), schedule.NoTx, id)
 		check(t, err)
 		if renewed := tt.code == 201; renewed != (task.Version > before.Version) {
-			t.Errorf("%+v: version %d after %d, want a new version: %t", tt, task.Version, before.Version, renewed)
+			t.Errorf("%+v: got version %d after version %d, want a new version: %t", tt, task.Version, before.Version, renewed)
 		}
 		if pending := tt.code == 201 || tt.ended == ""; pending != (task.Status == schedule.StatusPending) {
 			t.Errorf("%+v: the task is %s, want it pending: %t", tt, task.Status, pending)
@@ -408,7 +407,7 @@ func TestReplaces(t *testing.T) {
 	}
 }
 
-// Pages follow one another by their cursor, and a body that is too long is refused.
+// The cursor of a page leads to the next page, and a body that is too long is refused.
 func TestBounds(t *testing.T) {
 	w := newWorld(t)
 	var list []string
@@ -435,20 +434,20 @@ func TestBounds(t *testing.T) {
 	}
 	long := strings.Repeat("x", 2<<20)
 	if r := w.ask("PUT", "/api/v1/tasks/long", `{"queue":"q","due":"1h","body":"`+long+`"}`); r.code != 422 || !strings.Contains(string(r.text), "body.body") {
-		t.Errorf("a body of 2 MiB: got %d %.200s, want 422 for body.body", r.code, r.text)
+		t.Errorf("a body of 2 MiB: got %d %.200s, want 422 and the location body.body", r.code, r.text)
 	}
 	if r := w.ask("POST", "/api/v1/tasks/x/reschedule", `{"to":"`+long[:100<<10]+`"}`); r.code != 413 {
 		t.Errorf("a due time of 100 KiB: got %d %.200s, want 413", r.code, r.text)
 	}
 }
 
-// The response says which task holds a unique key, and what was done with the request.
+// The response contains the id of the task that has the unique key, and the outcome of the request.
 func TestUniqueKeys(t *testing.T) {
 	w := newWorld(t)
 	due := time.Hour
 	put := func(id, unique string) string {
 		t.Helper()
-		due += time.Minute // a task is pushed back only to a later millisecond
+		due += time.Minute // a task is pushed back only to a later due time
 		r := w.ask("PUT", "/api/v1/tasks/"+id, fmt.Sprintf(`{"queue":"orders","due":%q,"unique":%s}`, due, unique))
 		var s struct {
 			ID, Outcome string
@@ -478,11 +477,11 @@ func TestUniqueKeys(t *testing.T) {
 		t.Errorf(`a batch: got %s, want "1 [map[asked:u3 created:false id:u1 outcome:kept] map[asked:u4 created:true id:u4]]"`, got)
 	}
 	if list := w.must(200, "GET", "/api/v1/tasks?unique_key=k", "")["tasks"].([]any); len(list) != 1 || list[0].(map[string]any)["unique_key"] != "k" {
-		t.Errorf(`the tasks of the key: got %v, want one with the unique_key "k"`, list)
+		t.Errorf(`the tasks with the key: got %v, want one with "unique_key": "k"`, list)
 	}
 }
 
-// If the task of a request has ended, repeating the request returns that outcome.
+// If the task that a request scheduled has finished, repeating the request returns the outcome "ended".
 func TestUniqueKeyOfAnEndedTask(t *testing.T) {
 	w := newWorld(t)
 	const body = `{"queue":"orders","due":"2030-01-01T00:00:00Z","unique":{"key":"k"}}`
@@ -490,14 +489,14 @@ func TestUniqueKeyOfAnEndedTask(t *testing.T) {
 	w.must(200, "POST", "/api/v1/tasks/u1/cancel", "")
 	again := w.must(200, "PUT", "/api/v1/tasks/u1", body)
 	if again["outcome"] != "ended" {
-		t.Errorf("outcome %v, want ended", again["outcome"])
+		t.Errorf("got the outcome %v, want ended", again["outcome"])
 	}
 	if again["created"] != false {
-		t.Errorf("created %v, want false", again["created"])
+		t.Errorf("got created = %v, want false", again["created"])
 	}
 }
 
-// A problem response names the error without repeating the whole request.
+// A problem response describes the error without repeating a long request.
 func TestProblemsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	long := strings.Repeat("ä", 10_000)
@@ -510,18 +509,18 @@ func TestProblemsAreBounded(t *testing.T) {
 	} {
 		r := w.ask("PUT", "/api/v1/tasks/a", body)
 		if r.code != 400 && r.code != 422 || len(r.text) > 4096 || r.header.Get("Content-Type") != "application/problem+json" {
-			t.Errorf("%s: %d of %s, %d bytes, want at most 4096: %.300s", name, r.code, r.header.Get("Content-Type"), len(r.text), r.text)
+			t.Errorf("%s: got %d with the content type %s and %d bytes, want 400 or 422, application/problem+json and at most 4096: %.300s", name, r.code, r.header.Get("Content-Type"), len(r.text), r.text)
 			continue
 		}
 		if list, _ := r.json(t)["errors"].([]any); len(list) == 0 || list[0].(map[string]any)["message"] == "" {
-			t.Errorf("%s: the response does not say what is wrong: %s", name, r.text)
+			t.Errorf("%s: got %s, want at least one error with a message", name, r.text)
 		}
 	}
 	if r := w.ask("GET", "/api/v1/tasks?limit="+long, ""); r.code != 422 || len(r.text) > 4096 {
-		t.Errorf("a parameter: got %d, %d bytes, want 422 and at most 4096", r.code, len(r.text))
+		t.Errorf("a long query parameter: got %d and %d bytes, want 422 and at most 4096", r.code, len(r.text))
 	}
 	if r := w.ask("PUT", "/api/v1/tasks/a", `{"due":"1h","queue":"q","priority":"high"}`); !strings.Contains(string(r.text), `"high"`) {
-		t.Errorf("the error does not quote a short value: %s", r.text)
+		t.Errorf("an invalid short value: got %s, want \"high\" quoted in it", r.text)
 	}
 }
 
@@ -533,7 +532,7 @@ func manyKeys(n int) string {
 	return b.String()
 }
 
-// An unknown destination can be paused or limited, but the response warns that the name may be misspelt.
+// An unknown destination can be paused or limited, but the response has a note that the name may be misspelt.
 func TestHoldBackUnknownDestination(t *testing.T) {
 	w := newWorld(t)
 	w.must(201, "PUT", "/api/v1/tasks/a", `{"queue":"mail","due":"1h"}`)
@@ -548,17 +547,17 @@ func TestHoldBackUnknownDestination(t *testing.T) {
 	} {
 		for path, body := range map[string]string{"pause": "{" + to + "}", "rate-limit": "{" + to + `,"per_second":5}`} {
 			if got := w.must(200, "POST", "/api/v1/destinations/"+path, body)["note"]; got != want {
-				t.Errorf("%s of %s: got %v, want %v", path, to, got, want)
+				t.Errorf("%s of %s: got the note %v, want %v", path, to, got, want)
 			}
 		}
 	}
 }
 
-// A value of the wrong type is described only with the names of JSON types.
+// The error about a value of the wrong type contains the names of JSON types only.
 func TestNamesNoStruct(t *testing.T) {
 	w := newWorld(t)
 	r := w.ask("PUT", "/api/v1/tasks/a", `{"queue":"q","due":"1h","priority":1.0}`)
 	if r.code != http.StatusUnprocessableEntity || !strings.Contains(string(r.text), `"priority: expected an integer`) {
-		t.Errorf(`got %d %s, want 422 and a text with ""priority: expected an integer"`, r.code, r.text)
+		t.Errorf(`got %d %s, want 422 and "priority: expected an integer" in it`, r.code, r.text)
 	}
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Times and durations are parsed in all accepted formats. Errors name the value, and the first error is kept.
+// Times and durations are parsed in all accepted formats. Errors contain the value, and only the first error is kept.
 func TestReader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // it is midnight
+	synctest.Test(t, func(t *testing.T) { // in the bubble, it is midnight
 		for text, want := range map[string]string{
 			"":                             "0001-01-01T00:00:00Z",
 			"now":                          "2000-01-01T00:00:00Z",
@@ -69,7 +69,7 @@ func TestReader(t *testing.T) {
 	r.shift("first", "x")
 	r.shift("second", "y")
 	if e, ok := errors.AsType[*huma.ErrorModel](r.err); !ok || e.Errors[0].Location != "first" {
-		t.Errorf(`got %v, want a *huma.ErrorModel with its first error at "first"`, r.err)
+		t.Errorf(`got error %v, want a *huma.ErrorModel whose first error has the location "first"`, r.err)
 	}
 }
 
@@ -77,12 +77,12 @@ func TestReader(t *testing.T) {
 func TestShortened(t *testing.T) {
 	for text, want := range map[string]string{"": "", "abc": "abc", "abcd": "abc…", "aüü": "aü…", "üü": "ü…"} {
 		if got := shortened(text, 3); got != want {
-			t.Errorf("%q: got %q, want %q", text, got, want)
+			t.Errorf("shortened(%q, 3) = %q, want %q", text, got, want)
 		}
 	}
 }
 
-// An id is in the path or, if the path has - in its place, in the query.
+// An id is taken from the path or, if the path has - in its place, from the query.
 func TestResolve(t *testing.T) {
 	for _, x := range []struct{ path, query, want string }{
 		{"a", "", "a"}, {"-", "a/b", "a/b"}, {"a", "a", "a"}, {"-", "-", "-"}, {"-", "", "-"}, {"a", "b", "query.id"},
@@ -103,7 +103,7 @@ func TestResolve(t *testing.T) {
 		t.Errorf("resolving a path with a hyphen: got %v, want no error", err)
 	}
 	if got := task.ID + recurring.Name + queue.Queue; got != "abc" {
-		t.Errorf(`got the id, name and queue %q, want "abc"`, got)
+		t.Errorf(`the resolved ids are %s, want "abc"`, got)
 	}
 }
 
@@ -116,12 +116,12 @@ func TestPlace(t *testing.T) {
 		"RoutingKey": "body.routing_key", "Queue": "body.queue",
 	} {
 		if got := place(field); got != want {
-			t.Errorf("%s: got %s, want %s", field, got, want)
+			t.Errorf("place(%q) = %s, want %s", field, got, want)
 		}
 	}
 }
 
-// Each error has its code, and does not contain the texts of drivers.
+// Each error is returned with the right code, and without the errors of drivers.
 func TestProblems(t *testing.T) {
 	a := &api{log: zap.NewNop()}
 	secret := errors.New("dial tcp 10.9.8.7: refused")
@@ -154,7 +154,7 @@ func TestProblems(t *testing.T) {
 	} {
 		got, ok := errors.AsType[huma.StatusError](a.problem(x.err))
 		if !ok {
-			t.Errorf("problem %s has no code", name)
+			t.Errorf("%s: got an error without a status code, want one with a code", name)
 			continue
 		}
 		if got.GetStatus() != x.code {

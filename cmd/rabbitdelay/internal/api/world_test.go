@@ -36,8 +36,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// world is the API on a database and a broker in memory, without the handler that the console has
-// in front of it.
+// world is the API with a database and a broker in memory, without the console's handler in front of it.
 type world struct {
 	t      *testing.T
 	db     *sql.DB
@@ -139,17 +138,17 @@ func (w *world) must(code int, method, path, body string) map[string]any {
 	return r.json(w.t)
 }
 
-// finished waits for a job in a bubble.
+// finished waits for a job in a synctest bubble.
 func (w *world) finished(id string) {
 	w.t.Helper()
 	<-time.After(10 * time.Minute)
 	synctest.Wait()
 	if j := w.must(200, "GET", "/api/v1/jobs/"+id, ""); j["state"] == "running" {
-		w.t.Errorf("the job has not ended: %v", j)
+		w.t.Errorf("the job is still running after 10 minutes: %v", j)
 	}
 }
 
-// lay inserts a failed task, and adds dead letters to their queue, in a bubble.
+// lay inserts a failed task, and adds two messages to the dead-letter queue, in a synctest bubble.
 func (w *world) lay() {
 	w.t.Helper()
 	_, err := w.db.ExecContext(w.t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at, last_error) "+
@@ -169,11 +168,11 @@ func (w *world) lay() {
 	check(w.t, <-done)
 	q, _ := w.broker.Queue("orders.dead")
 	if q.Ready != 2 {
-		w.t.Fatalf("%d dead letters, want 2", q.Ready)
+		w.t.Fatalf("got %d dead letters, want 2", q.Ready)
 	}
 }
 
-// firstEvent keeps the data that is written until the first event of a stream is complete.
+// firstEvent is a ResponseWriter that keeps the written data until the first event of a stream is complete.
 type firstEvent struct {
 	header http.Header
 	code   int
@@ -203,7 +202,7 @@ func (w *world) watch(d *document) {
 	got := &firstEvent{header: http.Header{}, code: http.StatusOK, end: cancel}
 	w.mux.ServeHTTP(got, w.request(ctx, http.MethodGet, "/api/v1/events", ""))
 	if kind := got.header.Get("Content-Type"); kind != "text/event-stream" {
-		w.t.Errorf(`got the content type %s, want "text/event-stream"`, kind)
+		w.t.Errorf(`events have the content type %s, want "text/event-stream"`, kind)
 	}
 	event := map[string]any{}
 	first, _, _ := strings.Cut(got.text.String(), "\n\n")
@@ -221,7 +220,7 @@ func (w *world) watch(d *document) {
 	d.conforms("GET /api/v1/events", reply{got.code, got.header, text})
 }
 
-// dial opens a connection for inspecting queues.
+// dial opens a connection for peeking at queues.
 func (w *world) dial(ctx context.Context) (*amqp.Connection, error) {
 	return inspect.Dial(ctx, amqpx.Config{URL: w.broker.URL(), Dial: w.broker.Dial})
 }

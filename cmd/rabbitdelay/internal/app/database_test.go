@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 )
 
-// A command fails soon after its database has stopped answering, and its error says so and keeps the advice.
+// A command stops soon after its database has stopped answering. Its error says so and contains the command's own error.
 func TestWatched(t *testing.T) {
 	for name, c := range map[string]struct {
 		failed error // the command's error after its context was cancelled
@@ -42,18 +42,18 @@ func TestWatched(t *testing.T) {
 				}
 				err := blamed(ctx, failed)
 				if err == nil || !errors.Is(err, errStopped) || !strings.Contains(strings.ReplaceAll(err.Error(), "\n", ": "), c.want) {
-					t.Errorf(`got %v, want errStopped and a text (with ": " for each line break) that contains %q`, err, c.want)
+					t.Errorf(`got error %v, want errStopped containing %q (with ": " for each line break)`, err, c.want)
 				}
 				if took := time.Since(began); took != 4*watchEvery+Answering {
-					t.Errorf("the work was canceled after %v, want %v", took, 4*watchEvery+Answering)
+					t.Errorf("the work stopped after %v, want %v", took, 4*watchEvery+Answering)
 				}
 			})
 		})
 	}
 }
 
-// The work continues if the database answers or refuses connections. If a signal stops the work, its error is not
-// blamed on the database.
+// The work continues while the database answers or refuses connections. If a signal stops the work, the error does not
+// blame the database.
 func TestWatchedGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := watched(t.Context(), func(context.Context) error { return errors.New("too many connections") })
@@ -63,7 +63,7 @@ func TestWatchedGoesOn(t *testing.T) {
 		}
 		stop()
 		if err := blamed(ctx, context.Canceled); err != context.Canceled { //nolint:errorlint // it is the same error
-			t.Errorf("got %v, want the unchanged context.Canceled", err)
+			t.Errorf("blamed returned %v, want context.Canceled unchanged", err)
 		}
 	})
 }

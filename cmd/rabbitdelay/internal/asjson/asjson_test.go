@@ -27,12 +27,11 @@ var noon = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 func expect(t *testing.T, v any, want string) {
 	t.Helper()
 	if got, err := json.Marshal(v); err != nil || string(got) != want {
-		t.Errorf("%v\n got %s\nwant %s", err, got, want)
+		t.Errorf("got the JSON %s (error %v)\nwant %s", got, err, want)
 	}
 }
 
-// Fields that are always present are written even if they are zero. Other fields are written only
-// if they are set.
+// Required fields are written even if they are zero, and other fields only if they are set.
 func TestTaskOf(t *testing.T) {
 	expect(t, asjson.TaskOf(schedule.TaskRow{
 		Task: schedule.Task{ID: "a", Queue: "q", DeliverAt: noon}, Status: schedule.StatusPending, Version: 1,
@@ -53,7 +52,7 @@ func TestTaskOf(t *testing.T) {
 		`"headers":{"tenant":"blue"},"tags":["vip"]}`)
 }
 
-// Every message can be encoded, whatever headers a program has set.
+// A message with any headers can be encoded.
 func TestMessagesOf(t *testing.T) {
 	list := asjson.MessagesOf([]inspect.DeadLetter{{
 		Delivery: &amqpx.Delivery{ID: "1", Body: []byte("x")},
@@ -82,7 +81,7 @@ func TestRecurringOf(t *testing.T) {
 		`"next":[],"version":1,"created":"2026-01-31T12:00:00.000Z","updated":"2026-01-31T12:00:00.000Z"}`)
 }
 
-// A list that was not read is null in JSON, and a list that was read and is empty is [].
+// In JSON, a list that was not read is null, and a list that was read and is empty is [].
 func TestTraceOf(t *testing.T) {
 	expect(t, asjson.TraceOf(trace.Trace{ID: "x", Why: "nothing is known"}),
 		`{"id":"x","why":"nothing is known","found":false,"tasks_read":false,"effects":null,"records":null,"dead_letters":null,"searched":null,"scopes":null,`+
@@ -98,7 +97,7 @@ func TestTraceOf(t *testing.T) {
 		Records: []idempotency.Record{{Scope: "q", Guarded: true, ProcessedAt: noon}},
 	})
 	if !got.Found || got.Task == nil || got.Task.ID != "x" {
-		t.Errorf(`got %+v, want Found = true and the task "x"`, got)
+		t.Errorf(`got %+v, want Found = true and the task x`, got)
 	}
 	expect(t, got.Effects, `[{"version":1,"queue":"q","attempts":0,"lease_until":"2026-01-31T12:00:00.000Z"}]`)
 	expect(t, got.Records, `[{"scope":"q","guarded":true,"processed":"2026-01-31T12:00:00.000Z"}]`)
@@ -111,10 +110,10 @@ func TestEnums(t *testing.T) {
 		return strings.Split(f.Tag.Get("enum"), ",")
 	}
 	if got := enum(reflect.TypeFor[asjson.Task](), "Status"); !slices.Equal(got, rows.Statuses) {
-		t.Errorf("statuses of a task: got %q, want %q", got, rows.Statuses)
+		t.Errorf("the schema's statuses of a task: got %q, want %q", got, rows.Statuses)
 	}
 	states := []string{string(taskview.RecurringActive), string(taskview.RecurringPaused), string(taskview.RecurringEnded), string(taskview.RecurringInvalid)}
 	if got := enum(reflect.TypeFor[asjson.Recurring](), "State"); !slices.Equal(got, states) {
-		t.Errorf("states of a recurring task: got %q, want %q", got, states)
+		t.Errorf("the schema's states of a recurring task: got %q, want %q", got, states)
 	}
 }

@@ -45,7 +45,7 @@ func inMemory(t *testing.T, version, kind string, test func(s *site)) {
 	})
 }
 
-// connect opens a connection. It is called again after the connection was cut.
+// connect opens a connection and a channel. It is called again after the connection was cut.
 func (s *site) connect() {
 	s.Helper()
 	conn, err := s.Server.Connect()
@@ -86,7 +86,7 @@ func (s *site) start() (b *bridge.Bridge, stop func()) {
 		s.Helper()
 		cancel()
 		if err := <-ended; err != nil {
-			s.Errorf("bridge: %v", err)
+			s.Errorf("Run returned %v, want no error", err)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func (s *site) bind(queue, key string, args amqp.Table) {
 	}
 }
 
-// publish waits for the confirm, and publishes again if none arrives.
+// publish publishes a message until the broker has confirmed it.
 func (s *site) publish(key string, p amqp.Publishing) {
 	s.Helper()
 	for range 5 {
@@ -112,25 +112,25 @@ func (s *site) publish(key string, p amqp.Publishing) {
 		}
 		s.connect()
 	}
-	s.Fatal("the broker did not confirm the message")
+	s.Fatal("got no confirm for the message in 5 attempts")
 }
 
 func (s *site) messages(queue string) []amqptest.Message {
 	s.Helper()
 	q, ok := s.Queue(queue)
 	if !ok {
-		s.Fatalf("the queue %s does not exist", queue)
+		s.Fatalf("queue %s does not exist", queue)
 	}
 	return q.Messages
 }
 
-// arrival is the time at which a message reached a consumer of the application.
+// arrival is the routing key of a message and the time at which it reached the application's consumer.
 type arrival struct {
 	key string
 	at  time.Time
 }
 
-// arrivals consumes from queues as the application does, and returns what has arrived by id.
+// arrivals consumes from queues as the application does. all returns the arrivals by message id.
 func (s *site) arrivals(queues ...string) (all func() map[string][]arrival) {
 	s.Helper()
 	var mu sync.Mutex
@@ -153,14 +153,14 @@ func (s *site) arrivals(queues ...string) (all func() map[string][]arrival) {
 	}
 }
 
-// sent is a message as its producer intended it.
+// sent is a message as its producer published it.
 type sent struct {
 	id, key string
 	at      time.Time
 	delay   time.Duration
 }
 
-// header returns a value of x-delay, and the delay that the plugin derives from it.
+// header returns a value for x-delay and the delay that the plugin derives from it.
 func header(i int) (any, time.Duration) {
 	ms := 1 + rand.IntN(600_000)
 	d := time.Duration(ms) * time.Millisecond
@@ -179,9 +179,9 @@ func header(i int) (any, time.Duration) {
 	return int32(ms), d
 }
 
-// Ten thousand messages with a thousand keys go through an exchange of each type while connections are cut during
-// acknowledgements and publishes, queues refuse messages, the broker blocks and bridges are replaced. No message is
-// lost, early, or delivered with another key, and no key has a queue.
+// A thousand messages with different keys pass through an exchange of each type, while connections are cut during
+// acknowledgements and publishes, queues refuse messages, the broker blocks and bridges are replaced. No message is lost,
+// early or delivered with another key, and no queue is declared for a key.
 func TestBridgeLosesNothing(t *testing.T) {
 	const messages, keys = 1000, 1000
 	for _, kind := range bridge.Types() {
@@ -213,11 +213,11 @@ func TestBridgeLosesNothing(t *testing.T) {
 				synctest.Wait()
 				s.compare(kind, list, all())
 				if n := len(s.Queues()); n > before+4 { // the delay queues existed before
-					s.Errorf("%d queues became %d, want at most %d", before, n, before+4)
+					s.Errorf("there are %[2]d queues after %[1]d before, want at most %[3]d", before, n, before+4)
 				}
 				for _, q := range []string{s.x.Queue(), s.x.DueQueue(), s.x.DeadQueue(), "delay.parked"} {
 					if q, ok := s.Queue(q); ok && q.Ready+q.Unacked > 0 {
-						s.Errorf("queue %s still has %d ready and %d held messages", q.Name, q.Ready, q.Unacked)
+						s.Errorf("queue %s has %d ready and %d unacknowledged messages, want 0 and 0", q.Name, q.Ready, q.Unacked)
 					}
 				}
 			})
@@ -243,7 +243,7 @@ func (s *site) load(messages, keys int) []sent {
 	return list
 }
 
-// trouble causes faults for a few minutes.
+// trouble injects faults for a few minutes.
 func (s *site) trouble() {
 	var undo []func()
 	for range 60 {
@@ -276,7 +276,7 @@ func (s *site) trouble() {
 
 const longerThanATry = 15 * time.Second
 
-// refuse makes queues refuse messages for a while.
+// refuse makes queues refuse messages until undo is called.
 func (s *site) refuse(queues ...string) {
 	undo := make([]func(), len(queues))
 	for i, q := range queues {
@@ -322,13 +322,13 @@ func (s *site) compare(kind string, list []sent, came map[string][]arrival) {
 		}
 	}
 	if lost+early+wrong > 0 || len(came) != len(list) {
-		s.Errorf("of %d messages, %d were lost, %d early and %d under another key; %d ids arrived, and %d messages more than once, want all ids and none lost, early or under another key", len(list), lost, early, wrong, len(came), twice)
+		s.Errorf("of %d messages, %d were lost, %d early and %d had another key; %d ids arrived, and %d messages more than once; want 0 lost, early or with another key, and all ids", len(list), lost, early, wrong, len(came), twice)
 	}
 	s.Logf("%d of %d messages arrived more than once", twice, len(list))
 }
 
-// A message becomes a dead letter with a reason if no queue is bound with its routing key, if its x-delay is not a
-// number, or if its user is not the bridge's. It continues when the cause is fixed. No other message waits.
+// A message is dead-lettered with a reason if no queue is bound with its routing key, if its x-delay is not a number, or
+// if its user is not the bridge's. After the cause was fixed, it can be requeued. Other messages are not delayed.
 func TestBridgeParksWithReason(t *testing.T) {
 	inMemory(t, "4.3.0", "direct", func(s *site) {
 		s.bind("out", "wanted", nil)
@@ -339,17 +339,17 @@ func TestBridgeParksWithReason(t *testing.T) {
 		s.publish("wanted", amqp.Publishing{MessageId: "c", Headers: amqp.Table{"x-delay": int32(1000)}})
 		<-time.After(30 * time.Second)
 		if got := s.messages("out"); len(got) != 1 || got[0].MessageId != "c" || got[0].Headers["x-delay"] != int64(-1000) {
-			s.Errorf(`out has %+v, want 1 element, got[0].MessageId = "c" and got[0].Headers["x-delay"] = %v`, got, int64(-1000))
+			s.Errorf(`queue out has %+v, want one message with MessageId = "c" and Headers["x-delay"] = %v`, got, int64(-1000))
 		}
 		reasons := map[string]any{}
 		for _, m := range s.messages(s.x.DeadQueue()) {
 			reasons[m.MessageId] = m.Headers[amqpx.HeaderError]
 		}
 		if len(reasons) != 2 || reasons["a"] == nil || reasons["b"] == nil {
-			s.Fatalf(`got the dead letters %v, want 2 elements, reasons["a"] not nil and reasons["b"] not nil`, reasons)
+			s.Fatalf(`got the dead letters' reasons %v, want one for a and one for b`, reasons)
 		}
 		if got := b.Stats(); got != (bridge.Stats{Delayed: 2, Delivered: 1, Dead: 2}) {
-			s.Errorf("stats %+v, want 2 delayed, 1 delivered and 2 dead", got)
+			s.Errorf("got the statistics %+v, want Delayed = 2, Delivered = 1 and Dead = 2", got)
 		}
 		s.bind("late", "unwanted", nil)
 		rep, err := inspect.Requeue(s.Context(), s.open(), inspect.RequeueOptions{Queue: s.x.DeadQueue(), Filter: inspect.DeadLetterFilter{IDs: []string{"a"}}})
@@ -358,13 +358,12 @@ func TestBridgeParksWithReason(t *testing.T) {
 		}
 		<-time.After(time.Second)
 		if got := s.messages("late"); len(got) != 1 || got[0].RoutingKey != "unwanted" || got[0].Expiration != "90000" {
-			s.Errorf(`late has %+v, want 1 element, got[0].RoutingKey = "unwanted" and got[0].Expiration = "90000"`, got)
+			s.Errorf(`queue late has %+v, want one message with RoutingKey = "unwanted" and Expiration = "90000"`, got)
 		}
 	})
 }
 
-// A message that expires while no bridge is running still waits for its delay, and its expiration counts from when it
-// is due.
+// A message that expires while no bridge is running is still delayed, and its expiration counts from its due time.
 func TestBridgeAfterAnAbsence(t *testing.T) {
 	for _, version := range []string{"3.10.8", "4.0.5", "4.3.0"} {
 		t.Run(version, func(t *testing.T) {
@@ -376,17 +375,17 @@ func TestBridgeAfterAnAbsence(t *testing.T) {
 				_, stop := s.start()
 				<-time.After(59 * time.Second)
 				if got := s.messages("out"); len(got) != 0 {
-					s.Fatalf("early: got %+v, want none", got)
+					s.Fatalf("before the due time, queue out has %+v, want no message", got)
 				}
 				<-time.After(1500 * time.Millisecond)
 				for _, q := range []string{"out", "copies"} {
 					if got := s.messages(q); len(got) != 1 || got[0].Expiration != "2000" || got[0].RoutingKey != "order.7" {
-						s.Errorf(`%s has %+v, want 1 element, got[0].Expiration = "2000" and got[0].RoutingKey = "order.7"`, q, got)
+						s.Errorf(`queue %s has %+v, want one message with Expiration = "2000" and RoutingKey = "order.7"`, q, got)
 					}
 				}
 				<-time.After(3 * time.Second)
 				if got := s.messages("out"); len(got) != 0 {
-					s.Errorf("not expired: got %+v, want none", got)
+					s.Errorf("after its expiration, queue out has %+v, want no message", got)
 				}
 				stop()
 			})
@@ -394,9 +393,8 @@ func TestBridgeAfterAnAbsence(t *testing.T) {
 	}
 }
 
-// A message that amqp091 cannot read is set aside with the reason, whether a bridge
-// receives it or it has expired before that. Other messages do not wait for it, and the
-// bridge keeps its connections.
+// A message that amqp091 cannot read is dead-lettered with the reason, whether a bridge receives it before or after it has
+// expired. Other messages do not wait for it, and the bridge's connections stay open.
 func TestBridgeSetsAsideUnreadableMessages(t *testing.T) {
 	deep := amqp.Table{}
 	for range 35 {
@@ -435,17 +433,17 @@ func TestBridgeSetsAsideUnreadableMessages(t *testing.T) {
 						out = append(out, m.MessageId)
 					}
 					if slices.Sort(out); !slices.Equal(out, []string{"after", "before"}) {
-						s.Errorf(`the application got %q, want ["after" "before"]`, out)
+						s.Errorf(`the application received %q, want ["after" "before"]`, out)
 					}
 					dead, err := inspect.Peek(ctx, dialed(s), s.x.DeadQueue(), inspect.PeekOptions{})
 					if err != nil || len(dead.Messages) != 1 {
-						s.Fatalf("dead letters: got %+v, %v, want no error and len(dead.Messages) = 1", dead, err)
+						s.Fatalf("dead letters: got %+v (error %v), want one message", dead, err)
 					}
 					if l := dead.Messages[0]; l.Reason != inspect.ReasonUnreadable || string(l.Body) != "kept" || l.ID != "bad" {
-						s.Errorf(`dead letter %+v, want Reason = inspect.ReasonUnreadable, Body = "kept" and ID = "bad"`, l)
+						s.Errorf(`dead letter: got %+v, want Reason = inspect.ReasonUnreadable, Body = "kept" and ID = "bad"`, l)
 					}
 					if st := c.Stats(); st.Consume.Sessions != 1 || st.Publish.Sessions != 1 || b.Health() != nil {
-						s.Errorf("%d and %d connections, health %v, want one of each and nil", st.Consume.Sessions, st.Publish.Sessions, b.Health())
+						s.Errorf("the client opened %d consumer and %d publisher sessions, and Health returned %v, want 1, 1 and nil", st.Consume.Sessions, st.Publish.Sessions, b.Health())
 					}
 					stop()
 					if err := <-ended; err != nil {
@@ -467,7 +465,7 @@ func dialed(s *site) *amqp.Connection {
 	return conn
 }
 
-// An exchange of the plugin, or of another type, is refused, and so is a configuration that cannot be bridged.
+// Declare returns a conflict for the plugin's own exchange, and New refuses exchanges that cannot be bridged.
 func TestBridgeRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5", Plugin: true})
@@ -497,13 +495,13 @@ func TestBridgeRefuses(t *testing.T) {
 	})
 }
 
-// Queues behind bindings other than the bridge's would get messages without a delay.
+// Bypasses returns bindings other than the bridge's own, through which queues would receive messages without a delay.
 func TestBypasses(t *testing.T) {
 	x := bridge.Exchange{Name: "shop", Type: "topic"}
 	own := x.Topology().Bindings
 	other := topology.Binding{Exchange: "shop", Queue: "mail", RoutingKey: "order.#"}
 	got := x.Bypasses(slices.Concat(own, []topology.Binding{other, {Exchange: "shop.due", Queue: "mail"}}))
 	if len(got) != 1 || cmp.Compare(got[0].Queue, "mail") != 0 {
-		t.Errorf("bypasses %v, want one, of queue mail", got)
+		t.Errorf("Bypasses returned %v, want the binding of queue mail", got)
 	}
 }

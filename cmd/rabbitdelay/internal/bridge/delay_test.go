@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// The table follows the plugin's source (rabbit_delayed_message_utils).
+// The cases follow the plugin's source (rabbit_delayed_message_utils).
 func TestDelay(t *testing.T) {
 	for _, c := range []struct {
 		value any
@@ -53,13 +53,13 @@ func TestDelay(t *testing.T) {
 	} {
 		got, err := Delay(amqp.Table{Header: c.value})
 		if got != c.want || (err != nil) != c.err || err != nil && !errors.Is(err, ErrDelay) {
-			t.Errorf("%T %v: got %v and the error %v, want %v and an error: %t", c.value, c.value, got, err, c.want, c.err)
+			t.Errorf("Delay with the header %T %v: got %v (error %v), want %v and an error: %t", c.value, c.value, got, err, c.want, c.err)
 		}
 	}
 }
 
-// For any x-delay within the plugin's bounds, the delay is never shorter than requested. Outside of these bounds there
-// is no delay.
+// For any x-delay within the plugin's bounds, Delay returns the requested delay. For other values, it returns a delay
+// from 0 to MaxDelay, or 0 and an error.
 func FuzzDelay(f *testing.F) {
 	f.Add("0", int64(0), 0.0)
 	f.Add("4294967295", int64(math.MaxUint32), 4294967295.9)
@@ -67,11 +67,11 @@ func FuzzDelay(f *testing.F) {
 		for _, v := range []any{s, []byte(s), n, x} {
 			d, err := Delay(amqp.Table{Header: v})
 			if d < 0 || d > MaxDelay || err != nil && d != 0 {
-				t.Fatalf("header %v: delay %v, %v, want 0 to MaxDelay, and 0 with an error", v, d, err)
+				t.Fatalf("header %v: got the delay %v (error %v), want 0 to MaxDelay, and 0 with an error", v, d, err)
 			}
 		}
 		if d, _ := Delay(amqp.Table{Header: n}); n > 0 && n <= math.MaxUint32 && d.Milliseconds() != n {
-			t.Fatalf("header %d: delay %v, want the same number of ms", n, d)
+			t.Fatalf("header %d: got the delay %v, want the same number of ms", n, d)
 		}
 	})
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A producer continues to publish as it did with the plugin, and its consumer gets the message when
-// it is due.
+// A producer publishes as it did with the plugin, and its consumer receives the message when it is due.
 func Example() {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()
@@ -32,7 +31,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// The consumers' bindings move to the exchange for due messages.
+	// Consumers bind their queues to the exchange for due messages instead.
 	want := x.Topology()
 	want.Queues = append(want.Queues, topology.Queue{Name: "mail"})
 	want.Bindings = append(want.Bindings, topology.Binding{Exchange: x.Due(), Queue: "mail", RoutingKey: "reminder"})

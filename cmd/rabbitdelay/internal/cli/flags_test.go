@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
 
-// No command has a flag with the name of a global flag, which it would hide. The help of a flag lists the accepted
-// values separately from the flag's purpose.
+// No command has a flag with the name of a global flag, because it would hide that flag. The help of a flag names each
+// accepted value as a separate word.
 func TestFlags(t *testing.T) {
 	visited := 0
 	var visit func(c *cobra.Command)
@@ -22,12 +22,12 @@ func TestFlags(t *testing.T) {
 		own := func(f *pflag.Flag) {
 			for _, word := range f.Annotations["rabbitdelay_choices"] {
 				if before, _, _ := strings.Cut(f.Usage, word); before != "" && !strings.HasSuffix(before, " ") {
-					t.Errorf("--%s of %s: the usage %q names a choice only as a part of another word", f.Name, c.CommandPath(), f.Usage)
+					t.Errorf("--%s of %s: the usage is %q, want every choice as a separate word", f.Name, c.CommandPath(), f.Usage)
 				}
 			}
 			c.VisitParents(func(parent *cobra.Command) {
 				if parent.PersistentFlags().Lookup(f.Name) != nil {
-					t.Errorf("the flag --%s of %s hides the flag of %s", f.Name, c.CommandPath(), parent.CommandPath())
+					t.Errorf("the flag --%s of %s hides the global flag of %s, want another name", f.Name, c.CommandPath(), parent.CommandPath())
 				}
 			})
 		}
@@ -41,6 +41,6 @@ func TestFlags(t *testing.T) {
 	defer end()
 	visit(command(program.New(terminal)))
 	if visited < 40 {
-		t.Errorf("checked %d commands, want at least 40", visited)
+		t.Errorf("visited %d commands, want 40 or more", visited)
 	}
 }

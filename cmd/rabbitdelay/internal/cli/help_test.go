@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
 
-// everyCommand calls f for each command of the program, except those that cobra adds.
+// everyCommand calls f for each command, except those that cobra adds.
 func everyCommand(f func(c *cobra.Command)) {
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
@@ -26,12 +26,12 @@ func everyCommand(f func(c *cobra.Command)) {
 	walk(program.Command(&term.Terminal{}, command))
 }
 
-// Help is short, and details are on the reference page. A help text has at most 300 characters about what the command
-// does, one to three examples, and lines that fit on a terminal.
+// Help is short: at most 300 characters about what the command does, one to three examples, and lines that fit a terminal.
+// Details are on the reference page.
 func TestHelpIsShort(t *testing.T) {
 	everyCommand(func(c *cobra.Command) {
 		if n := utf8.RuneCountInString(c.Long); n > 300 {
-			t.Errorf("the help of %q says what the command does in %d characters, want at most 300", c.CommandPath(), n)
+			t.Errorf("the help of %q describes the command in %d characters, want at most 300", c.CommandPath(), n)
 		}
 		if n := examples(c.Example); n < 1 || n > 3 {
 			t.Errorf("the help of %q has %d examples, want 1 to 3", c.CommandPath(), n)
@@ -43,12 +43,12 @@ func TestHelpIsShort(t *testing.T) {
 			}
 		}
 		if last := "\nMore: docs/commands/" + pageName(c) + " in the repository\n"; !strings.HasSuffix(help, last) {
-			t.Errorf("the help of %q does not end with %q", c.CommandPath(), last)
+			t.Errorf("the help of %q does not end with %q, want that line last", c.CommandPath(), last)
 		}
 	})
 }
 
-// examples counts the command lines of a text. A line that ends with a backslash continues on the next one.
+// examples counts the command lines in a text. A line that ends with a backslash continues on the next line.
 func examples(text string) (n int) {
 	continues := false
 	for line := range strings.Lines(text) {
@@ -65,32 +65,32 @@ func helpOf(t *testing.T, c *cobra.Command) string {
 	var out, errs strings.Builder
 	Run(t.Context(), append(strings.Fields(c.CommandPath())[1:], "--help"), strings.NewReader(""), &out, &errs)
 	if errs.Len() > 0 {
-		t.Errorf("the help of %q prints errors: %s", c.CommandPath(), errs.String())
+		t.Errorf("the help of %q printed %q to standard error, want nothing", c.CommandPath(), errs.String())
 	}
 	return out.String()
 }
 
-// No example loses messages.
+// No example in a help text loses messages.
 func TestExamplesLoseNoMessages(t *testing.T) {
 	everyCommand(func(c *cobra.Command) {
 		for _, word := range []string{"--force", "consume --queue orders"} {
 			if strings.Contains(c.Example, word) {
-				t.Errorf("the example of %s loses messages: got %s, want no %q in it", c.CommandPath(), c.Example, word)
+				t.Errorf("the examples of %s are %s, want no %q in them", c.CommandPath(), c.Example, word)
 			}
 		}
 	})
 }
 
-// No command's help shows a meaningless default, or a Go name of a type.
+// No command's help contains a meaningless default or the name of a Go type.
 func TestHelp(t *testing.T) {
 	everyCommand(func(c *cobra.Command) {
 		_, flags, ok := strings.Cut(helpOf(t, c), "\nFlags:\n")
 		if !ok {
-			t.Errorf("the help of %q has no flags", c.CommandPath())
+			t.Errorf("the help of %q contains no flags, want a section Flags", c.CommandPath())
 		}
 		for _, bad := range []string{"(default 0", "(default [])", "stringArray"} {
 			if strings.Contains(flags, bad) {
-				t.Errorf("the help of %q contains %q", c.CommandPath(), bad)
+				t.Errorf("the help of %q contains %q, want no meaningless defaults or Go types", c.CommandPath(), bad)
 			}
 		}
 	})

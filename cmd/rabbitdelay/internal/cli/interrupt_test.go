@@ -32,7 +32,7 @@ func TestInterruptedBeforeStart(t *testing.T) {
 	expectInterrupted(ctx, t, strings.NewReader(""), args...)
 }
 
-// silent is a terminal or a pipe without any input. Its first Read closes begun, and Read returns when the test ends.
+// silent is an input without data. Its first Read closes begun, and Read returns when the test ends.
 type silent struct{ begun, end chan struct{} }
 
 func (s silent) Read([]byte) (int, error) {
@@ -41,7 +41,7 @@ func (s silent) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Ctrl-C also stops a command that waits for its input.
+// Ctrl-C interrupts a command that is waiting for input.
 func TestInterruptedInput(t *testing.T) {
 	users := filepath.Join(t.TempDir(), "users.yaml")
 	for _, args := range []string{
@@ -58,7 +58,7 @@ func TestInterruptedInput(t *testing.T) {
 	}
 }
 
-// Ctrl-C stops a command that waits for a handshake.
+// Ctrl-C interrupts a command that is waiting for the broker's handshake.
 func TestInterruptedHandshake(t *testing.T) {
 	t.Setenv("RABBITDELAY_BROKER_DIAL_TIMEOUT", "1h")
 	for _, command := range []string{"plan", "send --queue q", "consume --queue q"} {

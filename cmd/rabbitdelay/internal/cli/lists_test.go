@@ -11,11 +11,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-// mayBeNull lists keys of values that are not lists, or of lists that are null when they are
-// unknown.
+// mayBeNull lists the keys of values that are not lists, and of lists that are null if they are unknown.
 var mayBeNull = []string{"broker", "tasks", "oldest", "oldest_overdue", "dead", "clients", "relays", "waiting"}
 
-// nulls returns the paths of values that are null but must not be.
+// nulls returns the paths of values that are null, except those in mayBeNull.
 func nulls(at string, v any) (list []string) {
 	switch v := v.(type) {
 	case nil:
@@ -76,18 +75,18 @@ func TestEmptyListsInJSON(t *testing.T) {
 	} {
 		got := clitest.Expect(t, c.code, append(strings.Fields(c.line), "--json")...)
 		if got.Stdout == "" {
-			t.Errorf("%s prints nothing", c.line)
+			t.Errorf("%s printed nothing, want JSON", c.line)
 		}
 		for line := range strings.Lines(got.Stdout) {
 			var v any
 			if err := json.Unmarshal([]byte(line), &v); err != nil {
-				t.Fatalf("%s prints a line that is not JSON: %v: %s", c.line, err, line)
+				t.Fatalf("%s printed a line that is not JSON: %v: %s", c.line, err, line)
 			}
 			list := nulls("", v)
 			slices.Sort(list)
 			slices.Sort(c.unknown)
 			if !slices.Equal(list, c.unknown) {
-				t.Errorf("%s: the keys %v are null, want %v", c.line, list, c.unknown)
+				t.Errorf("%s: the values %v are null, want %v", c.line, list, c.unknown)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 var (
 	update = flag.Bool("update", false, "write docs/commands")
-	man    = flag.String("man", "", "an existing directory to which TestManPages writes")
+	man    = flag.String("man", "", "an existing directory into which TestManPages writes the man pages")
 )
 
 const pages = "../../../../docs/commands"
@@ -43,12 +43,12 @@ func TestReference(t *testing.T) {
 	}
 	for _, file := range files {
 		if !want[filepath.Base(file)] {
-			t.Errorf("docs/commands/%s belongs to no command; delete it", filepath.Base(file))
+			t.Errorf("docs/commands/%s does not belong to a command; delete it", filepath.Base(file))
 		}
 	}
 }
 
-// TestManPages writes man pages to the directory of -man, or checks that it could.
+// TestManPages writes the man pages into the directory given by -man, or into a temporary one to check that it can.
 func TestManPages(t *testing.T) {
 	dir, all := *man, references(t)
 	if dir == "" {
@@ -78,19 +78,18 @@ func TestManPages(t *testing.T) {
 	}
 }
 
-// details is the text that a command's reference page has in addition to its help.
+// details is the text on a command's reference page that is not in its help.
 type details struct {
 	file string // its path in the repository
 	text string
 }
 
-// reference returns the name of a command's file in a folder reference.
+// reference returns the name of a command's file in the folder reference.
 func reference(c *cobra.Command) string {
 	return strings.TrimPrefix(fileName(c), "rabbitdelay_") + ".md"
 }
 
-// references returns the details of all commands by the names of their files. A file that belongs to no command is an
-// error.
+// references returns the details of all commands by file name. It fails the test if a file does not belong to a command.
 func references(t *testing.T) map[string]details {
 	t.Helper()
 	files, err := filepath.Glob("../*/reference/*.md")
@@ -108,9 +107,9 @@ func references(t *testing.T) map[string]details {
 		name := filepath.Base(file)
 		switch _, twice := all[name]; {
 		case !commands[name]:
-			t.Errorf("the reference page %s belongs to no command", file)
+			t.Errorf("the reference page %s does not belong to a command; delete or rename it", file)
 		case twice:
-			t.Errorf("two packages have the file reference/%s", name)
+			t.Errorf("two packages have a file reference/%s, want one", name)
 		}
 		d := details{"cmd/rabbitdelay/internal/" + strings.TrimPrefix(file, "../"), strings.TrimSpace(string(text))}
 		if !strings.HasPrefix(d.text, "#") {
@@ -121,7 +120,7 @@ func references(t *testing.T) map[string]details {
 	return all
 }
 
-// referencePage returns cobra's page of a command, with the details in front of the links to other commands.
+// referencePage returns the page that cobra generates for a command, with the details before the links to other commands.
 func referencePage(t *testing.T, c *cobra.Command, all map[string]details) []byte {
 	t.Helper()
 	c.DisableAutoGenTag = true
@@ -137,7 +136,7 @@ func referencePage(t *testing.T, c *cobra.Command, all map[string]details) []byt
 	}
 	head, links, found := strings.Cut(generated.String(), "### SEE ALSO\n")
 	if !found {
-		t.Fatalf("the page of %s has no links", c.CommandPath())
+		t.Fatalf("the page of %s does not contain \"### SEE ALSO\"", c.CommandPath())
 	}
 	source, text := "", ""
 	if d, ok := all[reference(c)]; ok {

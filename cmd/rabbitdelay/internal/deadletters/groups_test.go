@@ -11,10 +11,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// noon is when the first message died. The other messages died one second after another.
+// noon is when the first message was dead-lettered. The others follow at intervals of a second.
 var noon = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 
-// grouped returns the groups of n messages with the errors that a function returns.
+// grouped returns the groups of n messages whose errors are given by text.
 func grouped(n int, o GroupOptions, text func(i int) string) ErrorGroups {
 	g := grouping{o: o, groups: map[groupKey]*ErrorGroup{}}
 	for i := range n {
@@ -60,14 +60,14 @@ func TestGroups(t *testing.T) {
 	}
 	x := g.Groups[0]
 	if !x.First.Equal(noon.Add(time.Second)) || !x.Last.Equal(noon.Add(1999*time.Second)) {
-		t.Errorf("got %v to %v, want the seconds 1 to 1999", x.First, x.Last)
+		t.Errorf("the group's messages are from %v to %v, want seconds 1 to 1999 after noon", x.First, x.Last)
 	}
 	if x.ExampleID != "1999" || x.Example != "order 1999 was not found" || x.Destination != "q" || x.Reason != inspect.ReasonAttempts {
-		t.Errorf("got %+v, want the group of q with message 1999 as its example", x)
+		t.Errorf("got the group %+v, want destination q, reason inspect.ReasonAttempts and message 1999 as its example", x)
 	}
 }
 
-// The number of groups is bounded, whatever the queue contains, and the large groups are kept.
+// The number of groups is bounded for any content of the queue, and the largest groups are kept.
 func TestGroupsAreBounded(t *testing.T) {
 	const n = 4000
 	g := grouped(n, GroupOptions{Order: GroupsMost, Limit: MaxGroups}, func(i int) string {
@@ -86,7 +86,7 @@ func TestGroupsAreBounded(t *testing.T) {
 		sum += x.Messages
 	}
 	if sum != n || !g.AtLeast || len(g.Groups) > MaxGroups {
-		t.Errorf("got %d of %d messages in %d groups and AtLeast = %v, want all, at most MaxGroups and true", sum, n, len(g.Groups), g.AtLeast)
+		t.Errorf("got %d of %d messages in %d groups and AtLeast = %v, want all messages, at most MaxGroups groups and true", sum, n, len(g.Groups), g.AtLeast)
 	}
 	if x := g.Groups[0]; x.ErrorLike != "timeout" || x.Messages != n/4 {
 		t.Errorf("the first group is %+v, want timeout with %d messages", x, n/4)
@@ -96,7 +96,7 @@ func TestGroupsAreBounded(t *testing.T) {
 func TestGroupErrorsRefuses(t *testing.T) {
 	for _, o := range []GroupOptions{{Limit: MaxGroups + 1}, {Limit: -1}, {Order: "largest"}} {
 		if _, err := GroupErrors(t.Context(), nil, "q", o); err == nil {
-			t.Errorf("%+v: got no error, want one", o)
+			t.Errorf("GroupErrors with %+v: got no error", o)
 		}
 	}
 }

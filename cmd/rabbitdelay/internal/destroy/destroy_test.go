@@ -33,8 +33,7 @@ func (o overview) Inspect(context.Context, topology.Topology) (plan.State, error
 	return found, nil
 }
 
-// If a message arrives in a destination's queue at the last moment, the queue stays, and so does
-// the queue for its dead letters.
+// If a message arrives in a destination's queue at the last moment, the queue is kept, and so is its dead-letter queue.
 func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -65,15 +64,15 @@ func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
 		}()
 		report, err := destroy.Run(t.Context(), live.Broker{Conn: conn, Inspector: overview(top)}, top, removal.Options{Destinations: true})
 		if full, ok := errors.AsType[*removal.NotEmptyError](err); !ok || full.Total != 1 {
-			t.Errorf("got %s, %v, want an error of type *removal.NotEmptyError and Total = 1", report, err)
+			t.Errorf("got %s and the error %v, want a *removal.NotEmptyError with Total = 1", report, err)
 		}
 		if left := srv.Queues(); !slices.Equal(left, []string{"orders", "orders.dead"}) {
-			t.Errorf("the queues that are left: got %v, want [orders orders.dead]", left)
+			t.Errorf("the remaining queues: got %v, want [orders orders.dead]", left)
 		}
 	})
 }
 
-// lagging is a management API that reports a message in every queue for some time, although no queue has one.
+// lagging is a management API that reports a message in every queue for some time, although the queues are empty.
 type lagging struct {
 	overview
 
@@ -92,8 +91,8 @@ func (l lagging) Inspect(ctx context.Context, t topology.Topology) (plan.State, 
 	return found, err
 }
 
-// The management API's counts are up to 10 s old. A message that was sent and purged just before may appear in them
-// during Run, and must not stop it. A count that remains must.
+// The management API's counts are up to 10 s old. If they include a message during Run that was purged just before, Run
+// succeeds. If the count does not go away, Run refuses.
 func TestRunWaitsForOutdatedCounts(t *testing.T) {
 	for _, k := range []struct {
 		name        string
@@ -128,7 +127,7 @@ func TestRunWaitsForOutdatedCounts(t *testing.T) {
 				management := lagging{overview(top), began.Add(k.from), began.Add(k.until)}
 				report, err := destroy.Run(t.Context(), live.Broker{Conn: conn, Inspector: management}, top, removal.Options{})
 				if !errors.Is(err, k.want) {
-					t.Errorf("got %s, %v, want %v", report, err, k.want)
+					t.Errorf("got %s and the error %v, want %v", report, err, k.want)
 				}
 				if left := len(srv.Queues()); left > 0 != (k.want != nil) {
 					t.Errorf("%d queues are left after the error %v, want queues to be left only after an error", left, err)
@@ -150,11 +149,11 @@ func publish(t *testing.T, conn *amqp.Connection, queue string) {
 	}
 	c, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{})
 	if err != nil || !c.Wait() {
-		t.Errorf("publishing: got %v, want no error and a confirm", err)
+		t.Errorf("publishing: got error %v, want nil and a confirm", err)
 	}
 }
 
-// blockedConn opens no channel until it is released.
+// blockedConn is a connection whose Channel blocks until release is closed.
 type blockedConn struct{ release chan struct{} }
 
 func (c blockedConn) Channel() (*amqp.Channel, error) {

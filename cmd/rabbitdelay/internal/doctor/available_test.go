@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// leaderless returns a cluster that has lost two of three nodes, as the management API of the third describes it.
+// leaderless returns a snapshot of a cluster that has lost two of three nodes, read from the third node's management API.
 func leaderless(t *testing.T) (Config, Snapshot) {
 	t.Helper()
 	cfg, snap := healthy(t)
@@ -33,29 +33,29 @@ func TestLostMajorityComesFirst(t *testing.T) {
 	cfg, snap := leaderless(t)
 	r := Diagnose(cfg, snap)
 	if len(r.Findings) == 0 || r.Findings[0].ID != "quorum-lost" {
-		t.Fatalf("the first finding is not quorum-lost: %+v", r.Findings)
+		t.Fatalf("got the findings %+v, want quorum-lost first", r.Findings)
 	}
 	if !slices.Contains(r.Findings[0].Objects, "billing") {
-		t.Errorf("another system's queue is missing in %v", r.Findings[0].Objects)
+		t.Errorf("quorum-lost: got the objects %v, want billing among them", r.Findings[0].Objects)
 	}
 	down := r.Findings[slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == "queue-down" })]
 	if !slices.Equal(down.Objects, []string{"reports"}) {
-		t.Errorf("got %+v, want [reports]", down)
+		t.Errorf("queue-down: got %+v, want Objects = [reports]", down)
 	}
 	if !slices.ContainsFunc(r.Unchecked, func(u Unchecked) bool { return u.Area == AreaMessages }) {
-		t.Errorf("the report does not say that counts are unknown: %+v", r.Unchecked)
+		t.Errorf("got the unchecked areas %+v, want the messages among them", r.Unchecked)
 	}
 }
 
-// If queues cannot be counted, the doctor does not advise deleting their layout, because messages could be lost.
+// If messages in queues cannot be counted, the doctor does not advise deleting the layout, because messages could be lost.
 func TestLeaderlessLayoutMayNotHaveDrained(t *testing.T) {
 	cfg, snap := leaderless(t)
 	notes := strings.Join(Diagnose(cfg, snap).Notes, "\n")
 	if strings.Contains(notes, "drained: yes") || strings.Contains(notes, "destroy") {
-		t.Errorf(`got %s, want notes without "drained: yes" and "destroy"`, notes)
+		t.Errorf(`got the notes %s, want neither "drained: yes" nor "destroy" in them`, notes)
 	}
 	if !strings.Contains(notes, "drained: unknown") {
-		t.Errorf(`got %s, want notes with "drained: unknown"`, notes)
+		t.Errorf(`got the notes %s, want "drained: unknown" in them`, notes)
 	}
 }
 

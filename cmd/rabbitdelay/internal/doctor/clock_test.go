@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A difference between clocks is a finding only if it exceeds the error of the measurement.
+// A difference between clocks is a finding only if it exceeds the measurement error.
 func TestClockDifference(t *testing.T) {
 	for _, c := range []struct {
 		low, high time.Duration
@@ -22,7 +22,7 @@ func TestClockDifference(t *testing.T) {
 		r := Diagnose(Config{}, Snapshot{Version: "4.3.0", Clocks: []Clock{{Low: c.low, High: c.high}}})
 		f, ok := byID(r, "clock-difference")
 		if ok != (c.found != "") || !strings.Contains(f.What, c.found) {
-			t.Errorf(`clock difference from %v to %v: found %t, %q, want a finding with %q, or none for ""`, c.low, c.high, ok, f.What, c.found)
+			t.Errorf(`clock difference from %v to %v: finding reported = %t with %q, want a finding containing %q, or none for ""`, c.low, c.high, ok, f.What, c.found)
 		}
 	}
 	r := Diagnose(Config{ClockTolerance: time.Minute}, Snapshot{Version: "4.3.0", Clocks: []Clock{{Low: 10 * time.Second, High: 11 * time.Second}}})
@@ -30,7 +30,7 @@ func TestClockDifference(t *testing.T) {
 		t.Errorf("a difference within the tolerance: got the finding %q, want none", f.What)
 	}
 	if r := Diagnose(Config{}, Snapshot{}); !slices.Contains(r.areas(), string(AreaClock)) {
-		t.Errorf("unchecked areas are %v, want them to contain the clock", r.Unchecked)
+		t.Errorf("got the unchecked areas %v, want the clock among them", r.Unchecked)
 	}
 }
 
@@ -39,11 +39,11 @@ func TestClocksDuringAlarm(t *testing.T) {
 	r := Diagnose(Config{}, Snapshot{Blocked: "low on disk"})
 	i := slices.IndexFunc(r.Unchecked, func(u Unchecked) bool { return u.Area == AreaClock })
 	if i < 0 || !strings.Contains(r.Unchecked[i].Why, "low on disk") || strings.Contains(r.Unchecked[i].Why, "permission") {
-		t.Errorf("unchecked: %v, want the clock because of the alarm", r.Unchecked)
+		t.Errorf("got the unchecked areas %v, want the clock with the reason \"low on disk\"", r.Unchecked)
 	}
 }
 
-// Each node whose clock is wrong is named with the figures, whichever clocks it differs from.
+// The findings name each node whose clock differs from this machine's clock or from the other nodes' clocks.
 func TestClocksOfNodes(t *testing.T) {
 	at := func(node string, ahead time.Duration) Clock {
 		return Clock{Node: node, Low: ahead - time.Millisecond, High: ahead + time.Millisecond}
@@ -76,12 +76,12 @@ func TestClocksOfNodes(t *testing.T) {
 		own, _ := byID(r, "clock-difference")
 		among, _ := byID(r, "node-clocks")
 		if !slices.Equal(own.Objects, c.own) || !slices.Equal(among.Objects, c.among) {
-			t.Errorf("%s: clocks that differ from this machine's: %v, clocks that differ from each other: got %v, want %v and %v",
+			t.Errorf("%s: got %v as differing from this machine's clock and %v as differing from each other, want %v and %v",
 				name, own.Objects, among.Objects, c.own, c.among)
 		}
 		for _, text := range c.text {
 			if all := own.What + own.Fix + among.What; !strings.Contains(all, text) {
-				t.Errorf("%s: no %q in %s, want a text with %q", name, text, all, text)
+				t.Errorf("%s: got %s, want %q in it", name, all, text)
 			}
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// healthy returns a cluster of three nodes without problems.
+// healthy returns the configuration and a snapshot of a cluster with three nodes and no problems.
 func healthy(t *testing.T) (Config, Snapshot) {
 	t.Helper()
 	b, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{3, 3}})
@@ -54,7 +54,7 @@ func healthy(t *testing.T) (Config, Snapshot) {
 	return Config{Want: want, File: "delays.yaml"}, s
 }
 
-// alter changes one queue of a snapshot.
+// alter changes one queue in a snapshot.
 func (s *Snapshot) alter(name string, change func(q *plan.Queue)) {
 	q := s.Live.Queues[name]
 	args := amqp.Table{}
@@ -64,20 +64,20 @@ func (s *Snapshot) alter(name string, change func(q *plan.Queue)) {
 	s.Live.Queues[name] = q
 }
 
-// leaving adds dead letters in transit from a delay queue to the next queue.
+// leaving sets the number of dead letters in transit from a delay queue to the next queue.
 func (s *Snapshot) leaving(name string, n int64) {
 	s.alter(name, func(q *plan.Queue) { q.Messages, q.Leaving = n, n })
 }
 
 func (s *Snapshot) add(name string, q plan.Queue) { s.Live.Queues[name] = q }
 
-// ahead returns tasks that were sent and are not due yet.
+// ahead returns the counts for n tasks that were sent and are not due yet.
 func ahead(n int64) *Tasks {
 	due := time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)
 	return &Tasks{Ahead: n, ResendFrom: due.Add(2 * time.Minute), ResendTo: due.Add(3*time.Hour + 2*time.Minute)}
 }
 
-// nativeQueues returns the parked queue and the queue of a native strategy with one queue.
+// nativeQueues returns the parked queue and the holding queue of a native strategy with one holding queue.
 func nativeQueues() []topology.Queue {
 	n, err := dlx.NewNative(dlx.NativeConfig{Queues: 1})
 	if err != nil {
@@ -575,7 +575,7 @@ var findingCases = []struct {
 	}, id: "route-stuck", sev: SeverityCritical, text: "2 messages wait for the exchange amq.topic"},
 }
 
-// oldLayout adds a queue of the hex layout with messages.
+// oldLayout adds a queue of the hex layout with the given number of messages.
 func (s *Snapshot) oldLayout(messages int64) {
 	s.add("delay.bucket.hex.2s", plan.Queue{
 		ArgumentsKnown: true, Type: topology.Quorum, Messages: messages,
@@ -584,7 +584,7 @@ func (s *Snapshot) oldLayout(messages int64) {
 	s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.bucket.hex", Queue: "delay.bucket.hex.2s", RoutingKey: "hex.0.0.2.#"})
 }
 
-// foreign adds another application's quorum queue, which is bound to the delivery exchange.
+// foreign adds another application's quorum queue and binds it to the delivery exchange.
 func (s *Snapshot) foreign(name string, args amqp.Table) {
 	s.add(name, plan.Queue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: args, Consumers: 1})
 	s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.deliver", Queue: name, RoutingKey: "r3x3.*.*." + name})
@@ -599,7 +599,7 @@ func TestFindings(t *testing.T) {
 			}
 			r := Diagnose(cfg, snap)
 			if !strings.Contains(strings.Join(r.Notes, "\n"), c.note) || c.note == "" && len(r.Notes) > 0 && c.id == "" {
-				t.Errorf("got the notes %q, want one with %q", r.Notes, c.note)
+				t.Errorf("got the notes %q, want one containing %q", r.Notes, c.note)
 			}
 			blind := slices.ContainsFunc(r.Unchecked, func(u Unchecked) bool { return u.Area == c.blind })
 			if c.blind != "" && !blind {
@@ -610,7 +610,7 @@ func TestFindings(t *testing.T) {
 			}
 			if c.id == "" {
 				if !r.Clean() {
-					t.Errorf("unexpected findings %+v", r.Findings)
+					t.Errorf("got the findings %+v, want none", r.Findings)
 				}
 				return
 			}
@@ -618,21 +618,21 @@ func TestFindings(t *testing.T) {
 				return f.ID == c.id && strings.Contains(strings.Join([]string{f.What, f.Why, f.Fix}, " "), c.text)
 			})
 			if i < 0 {
-				t.Fatalf("no finding %s with %q in %+v", c.id, c.text, r.Findings)
+				t.Fatalf("got the findings %[3]+v, want a finding %[1]s containing %[2]q", c.id, c.text, r.Findings)
 			}
 			f := r.Findings[i]
 			if f.Severity != c.sev || !strings.Contains(strings.Join([]string{f.What, f.Why, f.Fix}, " "), c.text) {
-				t.Errorf("got %+v, want severity %v and a text with %q", f, c.sev, c.text)
+				t.Errorf("got the finding %+v, want severity %v and a text containing %q", f, c.sev, c.text)
 			}
 			if f.What == "" || f.Why == "" || f.Fix == "" {
-				t.Errorf("got the finding %+v, want one with What, Why and Fix", f)
+				t.Errorf("got the finding %+v, want What, Why and Fix to be set", f)
 			}
 		})
 	}
 }
 
-// No advice of the doctor loses messages: no command removes messages from a queue without putting them elsewhere, and
-// none deletes an object that may hold messages without checking.
+// No advice from the doctor loses messages. No suggested command removes messages from a queue without sending them
+// elsewhere, or deletes an object that may contain messages without checking it.
 func TestNoFixLosesMessages(t *testing.T) {
 	for _, c := range findingCases {
 		cfg, snap := healthy(t)
@@ -650,14 +650,14 @@ func TestNoFixLosesMessages(t *testing.T) {
 				"--force", "--if-empty", "delete_vhost", "reset",
 			} {
 				if strings.Contains(text, word) {
-					t.Errorf("%s: %q advises to %s", c.name, text, word)
+					t.Errorf("%s: the advice is %q, want it without %q", c.name, text, word)
 				}
 			}
 		}
 	}
 }
 
-// Critical findings come first, and both severities are counted.
+// Critical findings are listed first, and findings of both severities are counted.
 func TestReportOrder(t *testing.T) {
 	cfg, snap := healthy(t)
 	snap.Nodes[0].Running = false
@@ -676,7 +676,7 @@ func TestReportOrder(t *testing.T) {
 		t.Errorf("%d warnings, want 1", n)
 	}
 	if r.Parked == nil || *r.Parked != 3 {
-		t.Errorf("%v parked messages, want 3", r.Parked)
+		t.Errorf("got Parked = %v, want 3", r.Parked)
 	}
 }
 
@@ -721,7 +721,7 @@ func TestDrainedLayout(t *testing.T) {
 			}
 			notes := strings.Join(Diagnose(cfg, snap).Notes, "\n")
 			if !strings.Contains(notes, "drained: yes") || !strings.Contains(notes, c.want) {
-				t.Errorf("got %s, want %q in it", notes, c.want)
+				t.Errorf("got the notes %s, want \"drained: yes\" and %q in them", notes, c.want)
 			}
 		})
 	}
@@ -730,7 +730,7 @@ func TestDrainedLayout(t *testing.T) {
 func TestShellQuoting(t *testing.T) {
 	for s, want := range map[string]string{"a.b": "a.b", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'", "^q$": "'^q$'"} {
 		if got := shellQuote(s); got != want {
-			t.Errorf("%q: got %s, want %s", s, got, want)
+			t.Errorf("shellQuote(%q) = %s, want %s", s, got, want)
 		}
 	}
 }
@@ -768,7 +768,7 @@ func TestNeeds(t *testing.T) {
 		"write delay.parked", "read delay.deliver", "configure delay.route.amq.topic:a.b", "write amq.topic",
 	} {
 		if !seen[want] {
-			t.Errorf("a bootstrapper does not need %q, but only %v", want, seen)
+			t.Errorf("a bootstrapper needs %v, want %q among them", seen, want)
 		}
 	}
 	if seen["configure delay.bucket.r3x3.200ms"] {
@@ -776,7 +776,7 @@ func TestNeeds(t *testing.T) {
 	}
 }
 
-// A client that sends with the native strategy tests the broker with its own queue.
+// A client that sends with the native strategy needs permissions for its canary queue, with which it tests the broker.
 func TestNeedsOfACanary(t *testing.T) {
 	cfg, snap := healthy(t)
 	cfg = cfg.WithDefaults()
@@ -795,7 +795,7 @@ func TestNeedsOfACanary(t *testing.T) {
 	}
 	snap.Denied = []Access{{Operation: "configure", Kind: topology.KindQueue, Name: "delay.canary.doctor", Role: RoleConsumer}}
 	if text := Diagnose(cfg, snap).Findings[0].Fix; !strings.Contains(text, `^(delay\.canary\..*)$ in CONFIGURE`) {
-		t.Errorf("the fix is %s, want a text with %q", text, `^(delay\.canary\..*)$ in CONFIGURE`)
+		t.Errorf("the fix is %s, want it to contain %q", text, `^(delay\.canary\..*)$ in CONFIGURE`)
 	}
 }
 
@@ -817,13 +817,13 @@ func TestRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(partial.String(), "NOT EVERYTHING WAS CHECKED: nodes") {
-		t.Errorf("a partial report does not begin with what was not checked:\n%s", partial.String())
+		t.Errorf("a partial report: got\n%s, want it to begin with \"NOT EVERYTHING WAS CHECKED: nodes\"", partial.String())
 	}
 	if !strings.Contains(partial.String(), "read by AMQP\n") {
-		t.Errorf("a partial report does not name its source:\n%s", partial.String())
+		t.Errorf("a partial report: got\n%s, want \"read by AMQP\" in it", partial.String())
 	}
 	if strings.Contains(partial.String(), "nothing is wrong") {
-		t.Errorf("a partial report says that nothing is wrong:\n%s", partial.String())
+		t.Errorf("a partial report: got\n%s, want no \"nothing is wrong\" in it", partial.String())
 	}
 	snap.Alarms = []Alarm{{"n\x1b[31m", "memory"}}
 	r := Diagnose(cfg, snap)
@@ -831,18 +831,18 @@ func TestRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.ContainsRune(spoilt.String(), '\x1b') || !strings.Contains(spoilt.String(), "1 finding: 1 critical") {
-		t.Errorf("the output has a control character, or lacks the summary:\n%s", spoilt.String())
+		t.Errorf("got\n%s, want no control characters and the summary \"1 finding: 1 critical\"", spoilt.String())
 	}
 	for line := range strings.SplitSeq(spoilt.String(), "\n") {
 		whole := strings.Contains(line, "fix ") || strings.HasPrefix(line, "RabbitMQ") || strings.HasPrefix(line, "broker")
 		if len([]rune(line)) > minWidth+2 && !whole {
-			t.Errorf("a line has %d characters: %s", len(line), line)
+			t.Errorf("got a line with %d characters, want at most %d: %s", len([]rune(line)), minWidth+2, line)
 		}
 	}
 	if err := r.Render(&coloured, Style{Color: true}); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(coloured.String(), red+"CRITICAL"+reset) || strings.Contains(coloured.String(), "\x1b[2J") {
-		t.Errorf("got %q, want the severity in red and no escape sequence of an object's name", coloured.String())
+		t.Errorf("got %q, want the severity in red and no escape sequence from an object's name", coloured.String())
 	}
 }

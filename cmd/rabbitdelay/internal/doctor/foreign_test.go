@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// celery returns a broker with Celery's levels and a worker's queue.
+// celery returns the configuration and a snapshot of a broker with Celery's levels and a worker's queue.
 func celery(t *testing.T) (Config, Snapshot) {
 	t.Helper()
 	cfg, s := healthy(t)
@@ -91,30 +91,30 @@ func TestForeignFindings(t *testing.T) {
 			r := Diagnose(cfg, s)
 			if len(c.texts) == 0 {
 				if !r.Clean() {
-					t.Errorf("unexpected findings %+v", r.Findings)
+					t.Errorf("got the findings %+v, want none", r.Findings)
 				}
 				return
 			}
 			i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == c.id })
 			if i < 0 {
-				t.Fatalf("no finding %s in %+v", c.id, r.Findings)
+				t.Fatalf("got the findings %[2]+v, want %[1]s among them", c.id, r.Findings)
 			}
 			f := r.Findings[i]
 			for _, text := range append(c.texts, f.Why) {
 				if all := f.What + f.Why + f.Fix; !strings.Contains(all, text) {
-					t.Errorf("%q is not in %q", text, all)
+					t.Errorf("got the finding %q, want %q in it", all, text)
 				}
 			}
 			for _, f := range r.Findings {
 				if strings.Contains(f.Fix, "rabbitdelay destroy") {
-					t.Errorf("the advice would destroy Celery's queues: %+v", f)
+					t.Errorf("got the finding %+v, want no advice that deletes Celery's queues", f)
 				}
 			}
 		})
 	}
 }
 
-// A layout of another system needs permissions for that system's exchanges, and none for delay.deliver.
+// A producer that uses another system's layout needs permissions for that system's exchanges, and none for delay.deliver.
 func TestForeignNeeds(t *testing.T) {
 	cfg, _ := celery(t)
 	cfg.Prefix, cfg.Roles = "delay", []Role{RoleProducer}
@@ -124,10 +124,10 @@ func TestForeignNeeds(t *testing.T) {
 	}
 	for _, want := range []string{"write celery_delayed_27", "write celery_delayed_delivery", "read celery_delayed_delivery"} {
 		if !slices.Contains(names, want) {
-			t.Errorf("%v lacks %q", names, want)
+			t.Errorf("got the permissions %v, want %q among them", names, want)
 		}
 	}
 	if slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, "delay.") }) {
-		t.Errorf("the permissions %v include an exchange of rabbitdelay", names)
+		t.Errorf("got the permissions %v, want none for rabbitdelay's exchanges", names)
 	}
 }

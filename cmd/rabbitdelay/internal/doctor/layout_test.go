@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The name of every object that a strategy creates shows its layout, with the tag by which
-// destinations are bound. Names of shared objects show no layout.
+// LayoutOf finds the layout, including its tag, from the name of every object that a strategy creates, except shared
+// objects.
 func TestLayoutOfEveryStrategy(t *testing.T) {
 	type strategy interface {
 		Topology() topology.Topology
@@ -66,13 +66,13 @@ func TestLayoutOfEveryStrategy(t *testing.T) {
 		for _, object := range names {
 			l, ok := naming.LayoutOf("x", object)
 			if shared := object == "x.deliver" || object == "x.parked"; ok == shared || ok && l != want {
-				t.Errorf("%s: %s is of %+v (%v), want %+v", name, object, l, ok, want)
+				t.Errorf("%s: LayoutOf(%s) = %+v, %t, want %+v", name, object, l, ok, want)
 			}
 		}
 	}
 	for _, other := range []string{"x", "x.", "x.bucketful", "y.bucket.1s", "x.route.a:b", "x.canary.a", "orders", ""} {
 		if l, ok := naming.LayoutOf("x", other); ok {
-			t.Errorf("%q was taken for an object of layout %+v", other, l)
+			t.Errorf("LayoutOf(%q) = %+v, true, want false", other, l)
 		}
 	}
 }

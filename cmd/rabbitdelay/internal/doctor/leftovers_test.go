@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A destination that was deleted and created again after the layout had changed is bound only for the new layout.
-// Messages that wait for it in the old one will be parked, although other destinations are bound for the old layout.
+// If a destination was deleted and created again after a change of the layout, it is bound only for the new layout. Its
+// messages in the old layout will be parked, and the doctor reports this.
 func TestLeftoversOfADestinationThatIsNotBound(t *testing.T) {
 	for name, c := range map[string]struct {
 		bound []string // queues that are bound for the earlier layout
@@ -38,14 +38,14 @@ func TestLeftoversOfADestinationThatIsNotBound(t *testing.T) {
 		r := Diagnose(cfg, snap)
 		i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == "leftover-partly-unbound" })
 		if found := i >= 0; found != (c.want != nil) {
-			t.Errorf("%s: findings %+v, want %v", name, r.Findings, c.want)
+			t.Errorf("%s: got the findings %+v, want leftover-partly-unbound with the objects %v, or none if nil", name, r.Findings, c.want)
 			continue
 		}
 		if c.want != nil && !slices.Equal(r.Findings[i].Objects, c.want) {
-			t.Errorf("%s: got %v, want %v", name, r.Findings[i].Objects, c.want)
+			t.Errorf("%s: got the objects %v, want %v", name, r.Findings[i].Objects, c.want)
 		}
 		if all := strings.Contains(strings.Join(r.Notes, "\n"), "all destinations are bound for it"); all != (c.want == nil) {
-			t.Errorf(`%s: notes %v, want "all destinations are bound for it": %t`, name, r.Notes, c.want == nil)
+			t.Errorf(`%s: got the notes %v, want "all destinations are bound for it" in them: %t`, name, r.Notes, c.want == nil)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// byID returns the finding with an id.
+// byID returns the finding with the given id.
 func byID(r Report, id string) (Finding, bool) {
 	i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == id })
 	if i < 0 {

@@ -18,12 +18,12 @@ func TestTooManyRouteQueues(t *testing.T) {
 			if f.ID == "route-queues" {
 				found = true
 				if f.Severity != SeverityWarning || len(f.Objects) != queues {
-					t.Errorf("got %+v, want severity %v and %v objects", f, SeverityWarning, queues)
+					t.Errorf("got the finding %+v, want severity %v and %v objects", f, SeverityWarning, queues)
 				}
 			}
 		}
 		if found != want {
-			t.Errorf("%d route queues, at most 3 expected: found %t, want %t", queues, found, want)
+			t.Errorf("%d route queues with a limit of 3: finding reported = %t, want %t", queues, found, want)
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// mill is a layout of delay queues, with the queue of 10s in front of those of 1s and 2s, and a queue of another
-// layout. Its methods are what publishers and the broker do between observations.
+// mill simulates a layout in which the delay queue for 10s dead-letters to those for 1s and 2s, and a queue of another
+// layout. Its methods do what publishers and the broker do between observations.
 type mill struct {
 	t      *testing.T
 	s      StallWatch
@@ -28,7 +28,7 @@ func newMill(t *testing.T) *mill {
 	}
 }
 
-// publish makes channels publish to a queue.
+// publish publishes n messages to a queue.
 func (m *mill) publish(queue string, n int64) {
 	m.ready[queue] += n
 	f := m.fig[queue]
@@ -36,7 +36,7 @@ func (m *mill) publish(queue string, n int64) {
 	m.fig[queue] = f
 }
 
-// expire moves messages on.
+// expire moves n expired messages from a queue to the next one.
 func (m *mill) expire(queue, to string, n int64) {
 	m.ready[queue] -= n
 	if to != "" {
@@ -44,7 +44,7 @@ func (m *mill) expire(queue, to string, n int64) {
 	}
 }
 
-// letters sets how many dead letters of a queue are in transit.
+// letters sets how many dead letters from a queue are in transit.
 func (m *mill) letters(queue string, n int64) {
 	f := m.fig[queue]
 	f.Leaving = n
@@ -66,8 +66,8 @@ func (m *mill) look(after time.Duration, figures bool) {
 	m.s.Take(m.delays, l)
 }
 
-// decide makes the observations that a decision needs. Before each one after the first, it runs a step; if the step is
-// nil, nothing happens.
+// decide makes the observations that a decision needs. Before each one after the first, it runs a step, unless the step is
+// nil.
 func (m *mill) decide(steps ...func()) {
 	m.look(0, true)
 	for i, after := range []time.Duration{7 * time.Second, 12 * time.Second} {
@@ -83,7 +83,7 @@ func TestStandstill(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func(m *mill)
 		kept map[string]int64
-		open string // the queues with a TTL of up to 1 s that are still undecided afterwards
+		open string // the queues with a TTL of up to 1 s that are undecided afterwards
 	}{
 		"nothing waits": {run: func(m *mill) { m.decide() }},
 		"nothing moves": {run: func(m *mill) {
@@ -238,11 +238,11 @@ func TestStandstill(t *testing.T) {
 		c.run(m)
 		found := m.s.Found()
 		if len(found) != len(c.kept) {
-			t.Errorf("%s: found %+v, want %v", name, found, c.kept)
+			t.Errorf("%s: got the queues %+v, want %v", name, found, c.kept)
 		}
 		for _, f := range found {
 			if f.Kept != c.kept[f.Queue] || f.For <= min(f.TTL, minBeyond) {
-				t.Errorf("%s: found %+v, want %v", name, f, c.kept)
+				t.Errorf("%s: got the queue %+v, want one of %v, for longer than its TTL", name, f, c.kept)
 			}
 		}
 		if open, _ := m.s.Open(m.delays, time.Second); strings.Join(open, " ") != c.open {
@@ -254,7 +254,7 @@ func TestStandstill(t *testing.T) {
 func TestDeadLettersAreUndecided(t *testing.T) {
 	m := newMill(t)
 	m.letters("other", 40)
-	m.publish("other", 1000) // for longer than the doctor watches
+	m.publish("other", 1000) // more than can be dead-lettered while the doctor watches
 	m.look(0, true)
 	for _, c := range []struct {
 		longest time.Duration
@@ -265,12 +265,12 @@ func TestDeadLettersAreUndecided(t *testing.T) {
 			m.look(7*time.Second, false)
 		}
 		if open, waiting := m.s.Open(m.delays, c.longest); strings.Join(open, " ") != c.want || waiting != c.waiting {
-			t.Errorf("%v: got the undecided queues %v, of which %d wait for figures, want %+v", c.longest, open, waiting, c)
+			t.Errorf("longest TTL %v: got the undecided queues %v, of which %d have waiting messages, want %+v", c.longest, open, waiting, c)
 		}
 	}
 	m.look(12*time.Second, true)
 	if found := m.s.Found(); len(found) != 1 || found[0].Kept != 40 || found[0].Messages != 40 {
-		t.Errorf("got %+v, want one with Kept = 40 and Messages = 40", found)
+		t.Errorf("got the queues %+v, want one with Kept = 40 and Messages = 40", found)
 	}
 }
 
@@ -278,7 +278,7 @@ func TestDelays(t *testing.T) {
 	cfg, snap := healthy(t)
 	delays := Delays(cfg, snap.Live)
 	if d, ok := delays[firstQueue]; !ok || d.TTL != 100*time.Millisecond || len(delays) != 4 {
-		t.Errorf("got %v, want four queues and a TTL of 100ms for the first", delays)
+		t.Errorf("Delays returned %v, want four queues, the first with a TTL of 100ms", delays)
 	}
 	snap.native(&cfg)
 	if delays = Delays(cfg, snap.Live); len(delays) != 4 {
@@ -291,11 +291,11 @@ func TestStandstillIsFound(t *testing.T) {
 	snap.Standing = []StalledQueue{{Queue: firstQueue, TTL: 100 * time.Millisecond, Messages: 9, Kept: 7, For: 6 * time.Second}}
 	f, ok := byID(Diagnose(cfg, snap), "delay-standstill")
 	if !ok || f.Severity != SeverityCritical || !strings.Contains(f.What, firstQueue+" (at least 7 of 9 for 6s)") {
-		t.Errorf(`got %+v, want a critical finding with "at least 7 of 9 for 6s"`, f)
+		t.Errorf(`got the finding %+v, want a critical one containing "at least 7 of 9 for 6s"`, f)
 	}
 }
 
-// The cause is named if it is known: a node that started a short time ago without advanced.config.
+// The finding names the cause if it is known: a node was recently started without advanced.config.
 func TestCauseOfAStandstill(t *testing.T) {
 	const conf = "/etc/rabbitmq/rabbitmq.conf"
 	files := []string{conf}
@@ -337,7 +337,7 @@ func TestCauseOfAStandstill(t *testing.T) {
 			c.change(&snap)
 			f, _ := byID(Diagnose(cfg, snap), "delay-standstill")
 			if !strings.Contains(f.Why, c.want) || strings.Contains(f.Why, c.notWant) || !strings.Contains(f.Fix, c.fix) {
-				t.Errorf("got the reason %s\nand the fix %s, want a reason with %q and without %q, and a fix with %q", f.Why, f.Fix, c.want, c.notWant, c.fix)
+				t.Errorf("got the reason %s\nand the fix %s, want %q but not %q in the reason, and %q in the fix", f.Why, f.Fix, c.want, c.notWant, c.fix)
 			}
 		})
 	}

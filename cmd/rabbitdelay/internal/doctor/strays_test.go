@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The doctor reports a binding that routes messages from delay queues to a queue that they were not sent to, with its
-// routing keys and the command that removes it.
+// The doctor reports a binding that routes delayed messages to a queue to which they were not sent, with its routing keys
+// and the command that removes it.
 func TestStrayBindings(t *testing.T) {
 	deliver := func(queue, key string) topology.Binding {
 		return topology.Binding{Exchange: "delay.deliver", Queue: queue, RoutingKey: key}
@@ -83,7 +83,7 @@ func TestStrayBindings(t *testing.T) {
 			s.Live.Unbind = map[string]string{c.add[0].String(): "http://mgmt/1"}
 			f, found := byID(Diagnose(cfg, s), "stray-binding")
 			if found != (c.what != "") || !strings.Contains(f.What, c.what) || !strings.Contains(f.Fix, c.fix) {
-				t.Errorf("got %+v, want %q and %q", f, c.what, c.fix)
+				t.Errorf("got the finding %+v, want %q in What and %q in Fix", f, c.what, c.fix)
 			}
 			p := plan.Compare(cfg.Want, s.Live)
 			if found != strings.Contains(p.String(), "warning: binding "+c.add[0].String()) || p.Refusal(false) != nil {
@@ -93,7 +93,7 @@ func TestStrayBindings(t *testing.T) {
 	}
 }
 
-// The objects of one strategy are not reported as strays under a configuration with another strategy.
+// With a configuration for one strategy, the objects of another strategy are not reported as stray.
 func TestNoStrategyStrays(t *testing.T) {
 	type strategy interface {
 		Topology() topology.Topology
@@ -137,10 +137,10 @@ func TestNoStrategyStrays(t *testing.T) {
 	}
 	for _, s := range all {
 		if strays := plan.Compare(s.Topology(), live).Strays; len(strays) > 0 {
-			t.Errorf("%T: %v and %d more, want no strays", s, strays[0], len(strays)-1)
+			t.Errorf("%T: got the stray binding %v and %d more, want none", s, strays[0], len(strays)-1)
 		}
 		if got := live.Delivered(s.Topology()); !slices.Equal(got, []string{"a.b", "q"}) {
-			t.Errorf(`%T: delivered to %q, want ["a.b" "q"]`, s, got)
+			t.Errorf(`%T: Delivered returned %q, want ["a.b" "q"]`, s, got)
 		}
 	}
 }

@@ -13,10 +13,10 @@ func TestDestinationOf(t *testing.T) {
 		"plugin.delay.route.events:order.a": {Exchange: "events", RoutingKey: "order.a"},
 	} {
 		if got, ok := destinationOf("delay", key); !ok || got != want {
-			t.Errorf("%s: got %+v, %v, want ok = true and %+v", key, got, ok, want)
+			t.Errorf("destinationOf(%q) = %+v, %t, want %+v, true", key, got, ok, want)
 		}
 	}
 	if d, ok := destinationOf("delay", "orders.expire"); ok {
-		t.Errorf("a key of another program was parsed as %+v", d)
+		t.Errorf("destinationOf of another program's key = %+v, true, want false", d)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
-// world is an in-memory broker with an exchange that a queue is bound to, and a client.
+// world is an in-memory broker with an exchange, a queue that is bound to it, and a client.
 type world struct {
 	srv    *amqptest.Server
 	client *amqpx.Client
@@ -67,8 +67,8 @@ func newWorld(t *testing.T) *world {
 	return &world{srv, client, in}
 }
 
-// However the shell exits, the run reports it and the next run continues. In the end, all messages have arrived once,
-// not early and under one id, and nothing is left in the table.
+// However the shell fails, the run returns an error and the next run continues. In the end, all messages have arrived
+// once, under one id and not early, and the table is empty.
 func TestRunContinues(t *testing.T) {
 	cuts := map[string]func(string) (string, error){
 		"before it did anything": func(string) (string, error) { return "", errCut },
@@ -77,7 +77,7 @@ func TestRunContinues(t *testing.T) {
 		"without an error":       func(a string) (string, error) { return a[:len(a)-len("}\nok\n")], nil },
 	}
 	for name, cut := range cuts {
-		for at := range 7 { // the first look, a read, three deletions, and after the end
+		for at := range 7 { // the first inspection, a read, three deletions, and after the last one
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				f := &fakeTable{}
@@ -95,17 +95,17 @@ func TestRunContinues(t *testing.T) {
 					rep, err := Run(t.Context(), cfg)
 					sent += rep.Sent
 					if rep.Twice != 0 {
-						t.Errorf("%s, answer %d: the report has %d duplicates, want 0, because no message is due", name, at, rep.Twice)
+						t.Errorf("%s, answer %d: got Twice = %d, want 0, because no message is due", name, at, rep.Twice)
 					}
 					if tries++; err == nil {
 						break
 					}
 					if tries == 3 || !errors.Is(err, errCut) && !errors.Is(err, ErrIncomplete) {
-						t.Fatalf("%s, connection cut at answer %d: %v", name, at, err)
+						t.Fatalf("%s, cut at answer %d: got error %v, want errCut or ErrIncomplete, and success at the third try", name, at, err)
 					}
 				}
 				if sent != n || len(f.rows) != 0 {
-					t.Errorf("%s, answer %d: got %d sent and %d rows left, want %d and 0", name, at, sent, len(f.rows), n)
+					t.Errorf("%s, answer %d: %d messages were sent and %d are left, want %d and 0", name, at, sent, len(f.rows), n)
 				}
 				ids := map[string]bool{}
 				for range n {
@@ -120,7 +120,7 @@ func TestRunContinues(t *testing.T) {
 	}
 }
 
-// Messages that cannot be moved unchanged stay, and are reported.
+// Messages that cannot be moved unchanged stay in the table, and are reported.
 func TestRunRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -134,11 +134,11 @@ func TestRunRefuses(t *testing.T) {
 		cfg := Config{Client: w.client, Shell: f.shell, State: filepath.Join(t.TempDir(), "state"), Vhost: "/", Prefix: "delay", User: "guest"}
 		rep, err := Run(t.Context(), cfg)
 		if err != nil || rep.Sent != 1 || rep.Deleted != 1 || len(rep.Refused) != 5 || rep.Soon != 3 || rep.Found != 9 || len(f.rows) != 6 {
-			t.Errorf("got %v, %+v, %d rows left, want 9 found, 1 sent, 5 refused, 3 soon and 6 left", err, rep, len(f.rows))
+			t.Errorf("Run: got error %v, %+v and %d rows left, want no error, Found = 9, Sent = 1, Deleted = 1, Soon = 3, 5 refused and 6 rows left", err, rep, len(f.rows))
 		}
 		cfg.LeaveOut = []string{"expiration", "user-id", "x-death"}
 		if rep, err = Run(t.Context(), cfg); err != nil || rep.Sent != 3 || len(rep.Refused) != 2 {
-			t.Errorf("got %v, %+v, want no error, Sent = 3 and 2 refused", err, rep)
+			t.Errorf("Run with LeaveOut: got error %v and %+v, want no error, Sent = 3 and 2 refused", err, rep)
 		}
 		for range 4 {
 			if d := <-w.in; d.Expiration != "" || d.UserId != "" || !strings.HasPrefix(d.MessageId, "plugin-") {
@@ -152,11 +152,11 @@ func TestRunRefuses(t *testing.T) {
 func TestRunWithoutATable(t *testing.T) {
 	f := &fakeTable{cut: func(_ int, a string) (string, error) { return strings.Replace(a, `"rows":0`, `"rows":-1`, 1), nil }}
 	if _, err := Look(t.Context(), Config{Shell: f.shell}); !errors.Is(err, ErrNoTable) {
-		t.Errorf("Look without a table: got %v, want ErrNoTable", err)
+		t.Errorf("Look without a table: got error %v, want ErrNoTable", err)
 	}
 }
 
-// Messages are moved from one broker to another only if that is intended.
+// Messages are moved from one broker to another only with OtherBroker.
 func TestRunBetweenBrokers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -164,15 +164,15 @@ func TestRunBetweenBrokers(t *testing.T) {
 		f.fill(3, time.Now().Add(time.Hour), "\x00\x00")
 		cfg := Config{Client: w.client, Shell: f.shell, State: filepath.Join(t.TempDir(), "state"), Vhost: "/", Prefix: "delay"}
 		if rep, err := Run(t.Context(), cfg); !errors.Is(err, ErrOtherBroker) || rep.Sent != 0 || len(f.rows) != 3 {
-			t.Errorf("got %v, %+v, %d rows left, want ErrOtherBroker, Sent = 0 and 3 rows", err, rep, len(f.rows))
+			t.Errorf("Run without OtherBroker: got error %v, %+v and %d rows left, want ErrOtherBroker, Sent = 0 and 3 rows", err, rep, len(f.rows))
 		}
 		cfg.OtherBroker = true
 		if rep, err := Run(t.Context(), cfg); err != nil || rep.Sent != 3 || len(f.rows) != 0 {
-			t.Errorf("got %v, %+v, %d rows left, want no error, Sent = 3 and 0 rows", err, rep, len(f.rows))
+			t.Errorf("Run with OtherBroker: got error %v, %+v and %d rows left, want no error, Sent = 3 and 0 rows", err, rep, len(f.rows))
 		}
 		f.foreign = false
 		if _, err := Run(t.Context(), cfg); !errors.Is(err, ErrSameBroker) {
-			t.Errorf("got %v, want ErrSameBroker", err)
+			t.Errorf("Run with OtherBroker on the same broker: got error %v, want ErrSameBroker", err)
 		}
 	})
 }
@@ -182,7 +182,7 @@ type noNotes struct{ *os.File }
 
 func (noNotes) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-// A message that cannot be recorded has still been sent, so it is counted and deleted.
+// If a message was sent but cannot be recorded, it is still counted and deleted.
 func TestMoveOnAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -198,7 +198,7 @@ func TestMoveOnAFullDisk(t *testing.T) {
 			r.portion = append(r.portion, new(f.rows[i]))
 		}
 		if err := r.move(t.Context()); !errors.Is(err, syscall.ENOSPC) || r.rep.Sent == 0 || r.rep.Deleted != r.rep.Sent || len(f.rows) != 3-int(r.rep.Sent) {
-			t.Errorf("got %v, %+v, %d left, want ENOSPC, some sent, Deleted = %v and %d left",
+			t.Errorf("got error %v, %+v and %d rows left, want ENOSPC, Sent > 0, Deleted = %v and %d rows left",
 				err, r.rep, len(f.rows), r.rep.Sent, 3-int(r.rep.Sent))
 		}
 		if err := j.close(); err != nil {
@@ -207,7 +207,7 @@ func TestMoveOnAFullDisk(t *testing.T) {
 	})
 }
 
-// A dry run refuses the same messages as the run, with the same texts, and changes nothing.
+// A dry run changes nothing and returns the same report as a run, including the refused messages and the reasons.
 func TestDryRunAsksTheBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -236,7 +236,7 @@ func TestDryRunAsksTheBroker(t *testing.T) {
 		}
 		dry, err := Run(t.Context(), cfg)
 		if err != nil || !reflect.DeepEqual(w.srv.Queues(), before) || len(f.rows) != 18 {
-			t.Fatalf("got %v, %d rows, queues %v, before %v, want no error and 18", err, len(f.rows), w.srv.Queues(), before)
+			t.Fatalf("dry run: got error %v, %d rows and the queues %v, want no error, 18 rows and the queues %[4]v as before", err, len(f.rows), w.srv.Queues(), before)
 		}
 		cfg.DryRun = nil
 		if cfg.Client, err = amqpx.Open(t.Context(), client); err != nil {

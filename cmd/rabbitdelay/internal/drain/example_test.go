@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
-// A program that runs on the broker's node passes its rabbitmqctl as the shell. Here the shell is a
-// table in which one message is due too soon to be moved.
+// A program that runs on the broker's node passes rabbitmqctl as the shell. In this example, the shell is a fake table
+// with one message that is due too soon to be moved.
 func ExampleRun() {
 	srv := amqptest.NewServer(amqptest.Options{})
 	defer srv.Close()

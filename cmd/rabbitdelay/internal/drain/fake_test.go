@@ -15,21 +15,20 @@ import (
 	table "github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/plugintable"
 )
 
-// fakeTable is a plugin's table that is read and changed through a shell.
+// fakeTable is a fake of the plugin's table, which is read and changed through its shell.
 type fakeTable struct {
 	mu   sync.Mutex
 	rows []table.Row
-	// cut describes the nth answer, counted from 0: how many of its bytes arrive, and the error at
-	// its end.
+	// cut returns the part of the nth answer, counted from 0, that arrives, and the error after it.
 	cut   func(n int, answer string) (string, error)
 	calls int
-	// foreign means that the table belongs to a different broker than the client's.
+	// foreign is whether the table belongs to a different broker than the client's.
 	foreign bool
 }
 
 var errCut = errors.New("the shell was killed")
 
-// fill adds rows that are due from the given time on, a second apart.
+// fill adds n rows that are due from the given time on, one second apart.
 func (f *fakeTable) fill(n int, from time.Time, properties string) {
 	for i := range n {
 		f.rows = append(f.rows, table.Row{

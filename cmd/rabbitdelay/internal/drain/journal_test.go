@@ -11,7 +11,7 @@ import (
 	table "github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/plugintable"
 )
 
-// Wherever a process is killed, the next one reads the completely recorded lines, and continues.
+// If a process is killed while it writes the journal, the next one reads the complete lines and continues.
 func TestJournalOutlivesAKill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	ids := []table.ID{{Due: 1, Ref: []byte{1}}, {Due: 2, Ref: []byte{2}}, {Due: 3, Ref: []byte{3}}}
@@ -59,11 +59,11 @@ func TestJournalOutlivesAKill(t *testing.T) {
 		}
 	}
 	if _, err := openJournal(path, "y"); err == nil || !strings.Contains(err.Error(), "another table") {
-		t.Errorf(`the state of another table: got %v, want an error with "another table"`, err)
+		t.Errorf(`the state of another table: got error %v, want "another table" in it`, err)
 	}
 }
 
-// A file that is not a state file is left unchanged, including its last line.
+// A file that is not a state file is not changed.
 func TestJournalLeavesOtherFiles(t *testing.T) {
 	for _, content := range []string{"delay:", "delay:\n  strategy: ttl", "x", "xy\n"} {
 		path := filepath.Join(t.TempDir(), "delays.yaml")
@@ -71,15 +71,15 @@ func TestJournalLeavesOtherFiles(t *testing.T) {
 			t.Fatalf("%s: %v", content, err)
 		}
 		if _, err := openJournal(path, "x"); err == nil || !strings.Contains(err.Error(), "another kind of file") {
-			t.Errorf(`%q: got %v, want an error with "another kind of file"`, content, err)
+			t.Errorf(`%q: got error %v, want "another kind of file" in it`, content, err)
 		}
 		if left, err := os.ReadFile(path); err != nil || string(left) != content {
-			t.Errorf("%q became %q, %v, want no error", content, left, err)
+			t.Errorf("after openJournal, the file contains %[2]q (error %[3]v), want %[1]q", content, left, err)
 		}
 	}
 }
 
-// fullDisk is a file on a disk without enough space for a complete write.
+// fullDisk is a file on a disk without enough space for a complete write while full is set.
 type fullDisk struct {
 	*os.File
 	full bool
@@ -94,7 +94,7 @@ func (d *fullDisk) Write(p []byte) (int, error) {
 	return n, errors.Join(err, syscall.ENOSPC)
 }
 
-// A disk that was full for a while leaves no line that cannot be read.
+// After a disk was full for a while, the journal contains no incomplete line.
 func TestJournalOnAFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	j, err := openJournal(path, "x")
@@ -113,7 +113,7 @@ func TestJournalOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(j.pending) != 1 || j.pending[0].Due != 2 {
-		t.Errorf("got %v, want one pending message, due at 2", j.pending)
+		t.Errorf("got the pending messages %v, want one that is due at 2", j.pending)
 	}
 	if err := j.close(); err != nil {
 		t.Error(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// Lock waits for as long as the broker may take to notice that the holder's process has exited, and no longer.
+// Lock waits only as long as the broker may take to notice that the lock holder's process has exited.
 func TestLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -29,11 +29,11 @@ func TestLock(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := Lock(t.Context(), second, "delay"); !errors.Is(err, ErrLocked) {
-			t.Errorf("a second lock: got %v, want ErrLocked", err)
+			t.Errorf("a second lock: got error %v, want ErrLocked", err)
 		}
 		time.AfterFunc(3*time.Second, func() { _ = first.Close() })
 		if err := Lock(t.Context(), second, "delay"); err != nil {
-			t.Errorf("after the first holder's connection was closed: got %v, want no error", err)
+			t.Errorf("a second lock after the first connection was closed: got error %v, want nil", err)
 		}
 	})
 }

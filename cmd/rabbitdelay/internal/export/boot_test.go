@@ -9,14 +9,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A node boots with the virtual host and accepts its user's password, of which only a hash is written.
+// The boot definitions contain the virtual host and its user with all permissions. They contain only a hash of the
+// password.
 func TestBootDefinitions(t *testing.T) {
 	text, err := BootDefinitions(topology.Topology{}, "shop", User{"admin", "hunter2"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Contains(text, []byte("hunter2")) {
-		t.Errorf("the password is in %s", text)
+		t.Errorf("got the definitions %s, want them without the password", text)
 	}
 	var d definitions
 	if err := json.Unmarshal(text, &d); err != nil {
@@ -26,16 +27,16 @@ func TestBootDefinitions(t *testing.T) {
 		t.Errorf(`got the virtual hosts %v, want only "shop"`, d.Vhosts)
 	}
 	if len(d.Users) != 1 || len(d.Permissions) != 1 {
-		t.Fatalf("users %v, permissions %v, want one of each", d.Users, d.Permissions)
+		t.Fatalf("got the users %v and the permissions %v, want one of each", d.Users, d.Permissions)
 	}
 	hash, err := base64.StdEncoding.DecodeString(d.Users[0].PasswordHash)
 	if err != nil || len(hash) != 4+32 {
-		t.Fatalf("%d bytes (%v), want no error and %d", len(hash), err, 4+32)
+		t.Fatalf("the password hash has %d bytes (error %v), want %d", len(hash), err, 4+32)
 	}
 	if got := hashed256(hash[:4], "hunter2"); got != d.Users[0].PasswordHash {
 		t.Errorf("the hash is %s, want %s", d.Users[0].PasswordHash, got)
 	}
 	if p := d.Permissions[0]; p != (permissionDefinition{"admin", "shop", ".*", ".*", ".*"}) {
-		t.Errorf("permissions %v, want all for admin in shop", p)
+		t.Errorf("got the permissions %v, want all for admin in shop", p)
 	}
 }

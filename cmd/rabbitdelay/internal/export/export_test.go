@@ -64,7 +64,7 @@ func TestKubernetes(t *testing.T) {
 			t.Errorf("%s %q is not a valid Kubernetes name", m.Kind, n)
 		}
 		if named[m.Kind+n] {
-			t.Errorf("two manifests of kind %s are named %s", m.Kind, n)
+			t.Errorf("two manifests of kind %s have the name %s, want unique names", m.Kind, n)
 		}
 		named[m.Kind+n] = true
 		cluster, _ := m.Spec["rabbitmqClusterReference"].(map[string]any)
@@ -88,22 +88,22 @@ func TestKubernetes(t *testing.T) {
 		}
 	}
 	if len(named) != len(top.Exchanges)+len(top.Queues)+len(top.Bindings) {
-		t.Errorf("got %d resources for %d exchanges, %d queues and %d bindings, want one for each", len(named), len(top.Exchanges), len(top.Queues), len(top.Bindings))
+		t.Errorf("got %d manifests, want one for each of %d exchanges, %d queues and %d bindings", len(named), len(top.Exchanges), len(top.Queues), len(top.Bindings))
 	}
 	q := objects["Queue delay.bucket.binary.1s"]
 	arguments, _ := q["arguments"].(map[string]any)
 	for key, want := range map[string]any{"type": "quorum", "durable": true, "deletionPolicy": "retain"} {
 		if q[key] != want {
-			t.Errorf("%s of the queue is %v, want %v", key, q[key], want)
+			t.Errorf("the queue's %s is %v, want %v", key, q[key], want)
 		}
 	}
 	for key, want := range map[string]any{"x-message-ttl": 1000, "x-queue-type": nil} {
 		if arguments[key] != want {
-			t.Errorf("the argument %s is %v, want %v", key, arguments[key], want)
+			t.Errorf("the queue's argument %s is %v, want %v", key, arguments[key], want)
 		}
 	}
 	if x := objects["Exchange delay.deliver"]; x["type"] != "topic" || x["durable"] != true {
-		t.Errorf(`got %v, want type = "topic" and durable = true`, x)
+		t.Errorf(`exchange delay.deliver: got %v, want type = "topic" and durable = true`, x)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestKubernetesRefuses(t *testing.T) {
 		{Cluster: "r", ClusterNamespace: "-"},
 	} {
 		if _, err := export.Kubernetes(topology.Topology{}, o); err == nil {
-			t.Errorf("%+v: got no error, want one", o)
+			t.Errorf("Kubernetes with %+v: got no error", o)
 		}
 	}
 	internal := topology.Topology{Exchanges: []topology.Exchange{{Name: "x", Kind: "fanout", Internal: true}}}
@@ -133,10 +133,10 @@ func TestDefinitionsHaveObjectsAndLists(t *testing.T) {
 		}
 		var lists map[string][]map[string]any
 		if err := json.Unmarshal(text, &lists); err != nil {
-			t.Fatalf("decoding: %v: %s", err, text)
+			t.Fatalf("decoding the definitions: %v: %s", err, text)
 		}
 		if bytes.Contains(text, []byte("null")) {
-			t.Errorf("the definitions contain null: %s", text)
+			t.Errorf("got the definitions %s, want no null in them", text)
 		}
 		for kind, want := range map[string]int{
 			"exchanges": len(top.Exchanges),
@@ -150,7 +150,7 @@ func TestDefinitionsHaveObjectsAndLists(t *testing.T) {
 		for kind, list := range lists {
 			for _, o := range list {
 				if o["vhost"] != "a/b" || kind != "bindings" && o["durable"] != true {
-					t.Errorf("got %v, want vhost a/b and durable", o)
+					t.Errorf(`got %v, want vhost = "a/b" and durable = true`, o)
 				}
 			}
 		}

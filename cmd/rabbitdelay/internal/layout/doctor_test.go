@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 )
 
-// Without critical findings, --fail-on critical accepts warnings.
+// With --fail-on critical, only critical findings make the doctor fail.
 func TestDoctorFailOn(t *testing.T) {
 	report := func(severities ...doctor.Severity) (r doctor.Report) {
 		for _, s := range severities {
@@ -26,7 +26,7 @@ func TestDoctorFailOn(t *testing.T) {
 		{"critical", report(doctor.SeverityWarning, doctor.SeverityCritical), true},
 	} {
 		if d := (&doctorRun{failOn: x.failOn}); d.fails(x.report) != x.want {
-			t.Errorf("--fail-on %s: got %v, want d.fails(x.report) = %v", x.failOn, x.report.Findings, x.want)
+			t.Errorf("--fail-on %s with the findings %v: fails = %t, want %t", x.failOn, x.report.Findings, !x.want, x.want)
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestDoctorRoles(t *testing.T) {
 		{[]string{"bootstrapper"}, amqpx.DeclareNothing, []doctor.Role{doctor.RoleBootstrapper}},
 	} {
 		if got, err := parseRoles(c.names, c.declare); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%v, %s: got %v, %v, want no error and %v", c.names, c.declare, got, err, c.want)
+			t.Errorf("parseRoles(%v, %s) = %v (error %v), want %v", c.names, c.declare, got, err, c.want)
 		}
 	}
 }

@@ -24,6 +24,6 @@ func TestExportIsJSON(t *testing.T) {
 func TestSchemaIsThatOfTheFile(t *testing.T) {
 	got := clitest.Expect(t, 0, "schema")
 	if got.Stdout != string(config.Schema()) {
-		t.Errorf("got the schema\n%s\nwant that of the file:\n%s", got.Stdout, string(config.Schema()))
+		t.Errorf("schema printed\n%s, want the schema of the settings file\n%s", got.Stdout, string(config.Schema()))
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-// A queue that exists but has no leader is not reported as matching the configuration, and plan does not exit with 0.
+// If a queue exists but has no leader, plan reports it as unknown and does not exit with 0.
 func TestPlanSaysWhichQueuesDoNotAnswer(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	file := filepath.Join(t.TempDir(), "delays.yaml")
@@ -29,10 +29,10 @@ func TestPlanSaysWhichQueuesDoNotAnswer(t *testing.T) {
 	}
 	for _, line := range []string{"? unknown    queue orders.expire: noproc\n", "queues that do not answer: "} {
 		if !strings.Contains(r.Stdout, line) {
-			t.Errorf("the plan has no line %q:\n%s", line, r)
+			t.Errorf("plan: got %[2]s, want the line %[1]q in it", line, r)
 		}
 	}
 	if strings.Contains(r.Stdout, "queue orders.expire.dead") {
-		t.Errorf("the plan lists a queue that answers as unknown:\n%s", r)
+		t.Errorf("plan: got %s, want no line about orders.expire.dead, which answers", r)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
 
-// A relay that writes heartbeats runs, and one that stopped does not, whatever the difference between the clocks of the
-// database and this machine.
+// A relay with recent heartbeats counts as running, and one without does not, regardless of the difference between the
+// clocks of the database and this machine.
 func TestStatusOfRelaysByTheDatabasesClock(t *testing.T) {
 	at := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	for _, skew := range []time.Duration{0, -time.Hour, time.Hour} {
@@ -27,13 +27,13 @@ func TestStatusOfRelaysByTheDatabasesClock(t *testing.T) {
 			}
 			got := text.String()
 			if strings.Contains(got, "no heartbeat since") == running || strings.Contains(got, "the database's clock, by which tasks are due and relays run, is 1h0m0s") != (skew != 0) {
-				t.Errorf("with a clock difference of %v and a relay seen %v ago, the note about the clock is wrong:\n%s", skew, since, got)
+				t.Errorf("clock difference %v, last heartbeat %v ago: got\n%s\nwant \"no heartbeat since\": %t, and the note about the clock: %t", skew, since, got, !running, skew != 0)
 			}
 		}
 	}
 }
 
-// The top of a status stays visible, whatever the size of the window.
+// The first lines of a status stay visible in a window of any size.
 func TestOnScreen(t *testing.T) {
 	text := "one\ntwo is long\nthree\nfour\n"
 	for size, want := range map[[2]int]string{
@@ -43,7 +43,7 @@ func TestOnScreen(t *testing.T) {
 		{5, 10}:  "one\ntwo …\nthree\nfour\n",
 	} {
 		if got := onScreen(text, size[0], size[1]); got != want {
-			t.Errorf("%v: got %q, want %q", size, got, want)
+			t.Errorf("window size %v: got %q, want %q", size, got, want)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// troubled returns a database with tasks that will not be sent although no command has failed: recurring tasks that
-// cannot be planned, and pending tasks for destinations that the file does not list.
+// troubled returns a settings file and a database with tasks that will not be sent although no command has failed:
+// recurring tasks that cannot be planned, and pending tasks for destinations that the file does not list.
 func troubled(t *testing.T, b *clitest.Broker) (file, dbURL string) {
 	t.Helper()
 	dbURL = clitest.NewDB(t)
@@ -50,7 +50,7 @@ func troubled(t *testing.T, b *clitest.Broker) (file, dbURL string) {
 	return file, dbURL
 }
 
-// planned runs a relay until it has looked at all recurring tasks of a database.
+// planned runs a relay until it has planned all recurring tasks in a database.
 func planned(t *testing.T, b *clitest.Broker, dbURL string) {
 	t.Helper()
 	db, _, err := config.OpenDB(config.URL(dbURL))
@@ -111,7 +111,7 @@ func TestDoctorFindsTaskProblems(t *testing.T) {
 		{"tasks-not-listed", "odd,x:bad"},
 	} {
 		if !strings.Contains(found[c.id], c.want) {
-			t.Errorf("%s: got %q, want %q", c.id, found[c.id], c.want)
+			t.Errorf("finding %s: got %q, want %q in it", c.id, found[c.id], c.want)
 		}
 	}
 }
@@ -134,16 +134,16 @@ func TestStatusShowsTaskProblems(t *testing.T) {
 	}
 	idle := s.Tasks.Idle
 	if len(idle) != 2 {
-		t.Fatalf("got the recurring tasks %+v, want 2 that are not planned", idle)
+		t.Fatalf("got the idle recurring tasks %+v, want 2", idle)
 	}
 	if idle[0].Name != "broken" {
-		t.Errorf("the first recurring task is %s, want broken", idle[0].Name)
+		t.Errorf("the first idle recurring task is %s, want broken", idle[0].Name)
 	}
 	if !strings.Contains(idle[0].Reason, "expected a JSON object") {
-		t.Errorf(`the reason of broken is %q, want a text with "expected a JSON object"`, idle[0].Reason)
+		t.Errorf(`the reason for broken is %q, want "expected a JSON object" in it`, idle[0].Reason)
 	}
 	if idle[1].Name != "still" {
-		t.Errorf("the second is %s, want still", idle[1].Name)
+		t.Errorf("the second idle recurring task is %s, want still", idle[1].Name)
 	}
 	unlisted := map[string]int{}
 	for _, u := range s.Tasks.List {
@@ -153,20 +153,20 @@ func TestStatusShowsTaskProblems(t *testing.T) {
 		t.Errorf("got the unlisted destinations %v, want 2", unlisted)
 	}
 	if n := unlisted["odd"]; n != 2 {
-		t.Errorf("%d tasks for odd, want 2", n)
+		t.Errorf("got %d tasks for odd, want 2", n)
 	}
 	if n := unlisted["x:bad"]; n != 1 {
-		t.Errorf("%d tasks for x:bad, want 1", n)
+		t.Errorf("got %d tasks for x:bad, want 1", n)
 	}
 
-	b.Close() // status reports the same from the database alone
+	b.Close() // without the broker, status reports the same from the database
 	text := b.Run(t, "status", "-f", file, "--db", dbURL).Stdout
 	for _, want := range []string{
 		`the recurring task "broken" creates no tasks: `,
 		"pending tasks for odd, which is not listed in the file: 2",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the text without a broker: got\n%s\nwant %s", text, want)
+			t.Errorf("status without a broker: got\n%s\nwant %s in it", text, want)
 		}
 	}
 }

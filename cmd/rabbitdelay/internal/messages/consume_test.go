@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-// fullDisk accepts a limited number of lines.
+// fullDisk is an output that accepts a limited number of lines.
 type fullDisk struct {
 	lines int
 	strings.Builder
@@ -40,17 +40,17 @@ func TestConsumeKeepsMessagesThatItCannotPrint(t *testing.T) {
 				t.Errorf("exit code %d, want 1", code)
 			}
 			if n := b.Ready(t, "orders"); n != 6 {
-				t.Errorf("after 4 of 10 messages were printed, got %d messages left, want 6", n)
+				t.Errorf("after 4 of 10 messages were printed, %d are left in the queue, want 6", n)
 			}
 			if want := "it returns to the queue: no space left on device"; !strings.Contains(errs.String(), want) {
-				t.Errorf("errors %s\nwant %s", errs.String(), want)
+				t.Errorf("got the errors %s\nwant %s in them", errs.String(), want)
 			}
 		})
 	}
 }
 
-// A message that another program put into the queue before it was due is printed unchanged, with one note. A message
-// that is early by the difference between clocks, or by its lead, is held until it is due.
+// A message that another program has published to the queue before it was due is printed unchanged, with one note. A
+// message that is early by a small clock difference or by its lead is held until it is due.
 func TestConsumeOfEarlyMessages(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	put := func(id string, in time.Duration, headers amqp.Table) {
@@ -68,22 +68,22 @@ func TestConsumeOfEarlyMessages(t *testing.T) {
 		t.Fatalf("consume: got %v, want exit code 0", got)
 	}
 	if n := b.Ready(t, "orders"); n != 0 {
-		t.Errorf("%d messages are left, want 0", n)
+		t.Errorf("%d messages are left in the queue, want 0", n)
 	}
 	if !strings.Contains(got.Stdout, `{"received":4,"early":2,`) {
 		t.Errorf("got\n%s\nwant 4 messages, 2 of them early", got.Stdout)
 	}
 	var e struct{ Note string }
 	if err := json.Unmarshal([]byte(got.Stderr), &e); err != nil {
-		t.Fatalf("got %s (%v), want one note", got.Stderr, err)
+		t.Fatalf("Stderr is %s (error %v), want one note as JSON", got.Stderr, err)
 	}
 	if !strings.HasPrefix(e.Note, "message 1h arrived 59m59.") {
-		t.Errorf(`note %s, want a text beginning with "message 1h arrived 59m59."`, e.Note)
+		t.Errorf(`the note is %q, want it to begin with "message 1h arrived 59m59."`, e.Note)
 	}
 }
 
-// The summary counts the lateness of a message without a delay from when the message was sent, as its line does. It
-// gives no lateness if no message had a due time.
+// In the summary, the lateness of a message without a delay counts from the time at which it was sent, as in its line. If
+// no message has a due time, the summary contains no lateness.
 func TestConsumeSumsLateness(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	b.FillWith(t, "immediate", amqp.Publishing{MessageId: "0", Headers: amqp.Table{amqpx.HeaderDue: int64(0)}})
@@ -99,7 +99,7 @@ func TestConsumeSumsLateness(t *testing.T) {
 	}
 }
 
-// cutAfterOne is an output that cuts the connections of a broker when the first line is printed.
+// cutAfterOne is an output that cuts the broker's connections when the first line is printed.
 type cutAfterOne struct {
 	strings.Builder
 	broker *clitest.Broker
@@ -121,9 +121,9 @@ func TestConsumeContinuesAfterALostConnection(t *testing.T) {
 		t.Errorf("exit code %d, want 0, output\n%serrors\n%s", code, out.String(), errs.String())
 	}
 	if n := b.Ready(t, "orders"); n != 0 {
-		t.Errorf("%d messages are left, want 0", n)
+		t.Errorf("%d messages are left in the queue, want 0", n)
 	}
 	if !strings.Contains(errs.String(), "the connection was lost; reconnecting") {
-		t.Errorf("the lost connection is not reported: %s", errs.String())
+		t.Errorf("got the errors %s, want \"the connection was lost; reconnecting\" in them", errs.String())
 	}
 }

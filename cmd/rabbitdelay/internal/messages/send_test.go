@@ -25,7 +25,7 @@ func TestSenderMessages(t *testing.T) {
 			t.Errorf("--body %q: got %v, want no error", flag, err)
 		}
 		if got := string(s.next(0).Body); got != want {
-			t.Errorf("--body %q is %q, want %q", flag, got, want)
+			t.Errorf("--body %q: got the body %q, want %q", flag, got, want)
 		}
 	}
 	s := &sender{
@@ -49,7 +49,7 @@ func TestSenderMessages(t *testing.T) {
 		t.Errorf("the id is %s, want x-3", third.ID)
 	}
 	if !third.DeliverAt.IsZero() {
-		t.Errorf("a message with a delay also has the due time %s", third.DeliverAt)
+		t.Errorf("a message with a delay has the due time %s, want none", third.DeliverAt)
 	}
 	if got := third.Headers["a"]; got != "b=c" {
 		t.Errorf("the header a is %q, want b=c", got)
@@ -58,7 +58,7 @@ func TestSenderMessages(t *testing.T) {
 		t.Errorf("the header d is %q, want none", got)
 	}
 	if len(drawn) < 100 {
-		t.Errorf("1000 draws from 2001 delays gave %d different delays, want at least 100", len(drawn))
+		t.Errorf("1000 messages have %d different delays, want at least 100", len(drawn))
 	}
 	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	s.at, s.count = app.Instant(at), 1
@@ -67,9 +67,9 @@ func TestSenderMessages(t *testing.T) {
 		t.Errorf("the id is %s, want x", single.ID)
 	}
 	if single.Delay != 0 {
-		t.Errorf("a message with a due time also has the delay %s", single.Delay)
+		t.Errorf("a message with a due time has the delay %s, want none", single.Delay)
 	}
 	if single.DeliverAt.Before(at) || single.DeliverAt.After(at.Add(2*time.Second)) {
-		t.Errorf("the time is %s, want %s and up to 2s", single.DeliverAt, at)
+		t.Errorf("the due time is %s, want %s or up to 2s later", single.DeliverAt, at)
 	}
 }

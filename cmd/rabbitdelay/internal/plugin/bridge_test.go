@@ -14,13 +14,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-// bridgeRun is a running bridge.
+// bridgeRun is a running rabbitdelay bridge.
 type bridgeRun struct {
 	out, errs clitest.Buffer
 	stop      func() (code int)
 }
 
-// startBridge starts a bridge of the exchange shop and waits until it is ready.
+// startBridge starts a bridge for the exchange shop and waits until it is ready.
 func startBridge(t *testing.T, b *clitest.Broker, flags ...string) *bridgeRun {
 	t.Helper()
 	at := clitest.FreeAddress(t)
@@ -50,7 +50,7 @@ func ready(t *testing.T, at string) bool {
 	return got.StatusCode == http.StatusOK
 }
 
-// A bridge runs until it is stopped, answers probes in the meantime, and reports what it did.
+// A bridge runs and answers probes until it is stopped, and then prints its statistics.
 func TestBridge(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	run := startBridge(t, b, "--json")
@@ -70,17 +70,17 @@ func TestBridge(t *testing.T) {
 			t.Fatalf("delay %v: %v", delay, err)
 		}
 	}
-	clitest.Await(t, "both messages come", func() bool { q, _ := b.Queue("out"); return q.Ready == 2 })
+	clitest.Await(t, "both messages have arrived", func() bool { q, _ := b.Queue("out"); return q.Ready == 2 })
 
 	dry := b.Run(t, "bridge", "--exchange", "shop", "--type", "direct", "--dry-run")
 	if dry.Code != 2 {
 		t.Errorf("a dry run: got %s, want exit code 2", dry)
 	}
 	if !strings.Contains(dry.Stdout, "shop.bridge.due") {
-		t.Errorf("a dry run does not name the queue:\n%s", dry)
+		t.Errorf("a dry run: got %s, want shop.bridge.due in Stdout", dry)
 	}
 	if code := run.stop(); code != 0 {
-		t.Fatalf("exit code %d: got %s, want 0", code, run.errs.String())
+		t.Fatalf("got exit code %d, want 0: %s", code, run.errs.String())
 	}
 	var got bridge.Stats
 	if err := json.Unmarshal([]byte(run.out.String()), &got); err != nil {
@@ -93,11 +93,11 @@ func TestBridge(t *testing.T) {
 		t.Errorf("%d messages were delivered, want 2", got.Delivered)
 	}
 	if got.Dead != 0 {
-		t.Errorf("%d messages died, want 0", got.Dead)
+		t.Errorf("%d messages were dead-lettered, want 0", got.Dead)
 	}
 }
 
-// A bridge whose messages are not delivered reports that, but not for every message.
+// If a bridge cannot forward messages, it logs a warning, but not for every message.
 func TestBridgeReportsUndeliveredMessages(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	run := startBridge(t, b)
@@ -111,11 +111,11 @@ func TestBridgeReportsUndeliveredMessages(t *testing.T) {
 		}
 	}
 	const warning = "could not forward a message"
-	clitest.Await(t, "a warning", func() bool { return strings.Contains(run.errs.String(), warning) })
+	clitest.Await(t, "the bridge logs a warning", func() bool { return strings.Contains(run.errs.String(), warning) })
 	if code := run.stop(); code != 0 {
-		t.Errorf("exit code %d: got %s, want 0", code, run.errs.String())
+		t.Errorf("got exit code %d, want 0: %s", code, run.errs.String())
 	}
 	if n := strings.Count(run.errs.String(), warning); n > 3 {
-		t.Errorf("%d warnings for 10 messages: got %s, want at most 3", n, run.errs.String())
+		t.Errorf("got %d warnings for 10 messages, want at most 3: %s", n, run.errs.String())
 	}
 }

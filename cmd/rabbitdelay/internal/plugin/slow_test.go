@@ -11,8 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// The requests for the parts of a status do not wait for each other, because a busy management API takes seconds for
-// each of them.
+// The requests for the parts of a status are concurrent, because a busy management API needs seconds for each of them.
 func TestStatusAsksConcurrently(t *testing.T) {
 	parts := map[string]*sync.Once{"exchanges": {}, "channels": {}, "nodes": {}}
 	var all sync.WaitGroup

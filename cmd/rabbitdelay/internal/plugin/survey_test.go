@@ -25,13 +25,13 @@ func TestSurvey(t *testing.T) {
 		},
 	}, "delay")
 	if len(list) != 3 || list[0].Name != "blind" || list[1].Name != "delay.plugin" || list[2].Name != "orders" {
-		t.Fatalf(`got %+v, want "blind", "delay.plugin" and "orders"`, list)
+		t.Fatalf(`got the exchanges %+v, want "blind", "delay.plugin" and "orders"`, list)
 	}
 	if orders := list[2]; *orders.Waiting != 7 || orders.Type != "topic" || len(orders.Bound) != 2 || len(orders.From) != 1 || orders.Own {
-		t.Errorf("got %+v, want a topic exchange with 7 waiting messages, two bindings and one source", orders)
+		t.Errorf("exchange orders: got %+v, want a topic exchange with 7 waiting messages, two bindings and one source", orders)
 	}
 	if !list[1].Own || list[0].Waiting != nil {
-		t.Errorf("got %+v, want the second one to be rabbitdelay's own, and the first without a count", list[:2])
+		t.Errorf("got the exchanges %+v, want blind without a count, and delay.plugin as rabbitdelay's own", list[:2])
 	}
 	way := strings.Join(inTheWay(list), "\n")
 	for _, want := range []string{
@@ -41,10 +41,10 @@ func TestSurvey(t *testing.T) {
 		`"delay.plugin" belongs to rabbitdelay's plugin strategy`,
 	} {
 		if !strings.Contains(way, want) {
-			t.Errorf("%q is missing in\n%s", want, way)
+			t.Errorf("got the obstacles\n%[2]s\nwant %[1]q in them", want, way)
 		}
 	}
 	if way := inTheWay(nil); way == nil || len(way) != 0 {
-		t.Errorf("without obstacles, got %q, want an empty list", way)
+		t.Errorf("inTheWay without obstacles returned %q, want an empty list", way)
 	}
 }

@@ -30,7 +30,7 @@ func TestParseLine(t *testing.T) {
 			t.Errorf("ParseLine(%s): got %v, want no error", line, err)
 		}
 		if !want(l) {
-			t.Errorf("line %s was parsed as %+v", line, l)
+			t.Errorf("ParseLine(%s) = %+v, want the line's fields", line, l)
 		}
 	}
 	if l, _, err := ParseLine([]byte(`{"due":`)); err == nil {
@@ -38,7 +38,7 @@ func TestParseLine(t *testing.T) {
 	}
 }
 
-// An id can be parsed after it was formatted, and can be part of an expression.
+// A formatted id can be parsed again, and can be used in an Erlang expression.
 func TestID(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id := ID{rapid.Int64().Draw(t, "due"), rapid.SliceOfN(rapid.Byte(), 1, 60).Draw(t, "ref")}
@@ -47,23 +47,23 @@ func TestID(t *testing.T) {
 			t.Errorf("ParseID(%v): got %v, want no error", id, err)
 		}
 		if got.Due != id.Due {
-			t.Errorf("%v is due at %d, want %d", id, got.Due, id.Due)
+			t.Errorf("ParseID(%v): got Due = %d, want %d", id, got.Due, id.Due)
 		}
 		if !bytes.Equal(got.Ref, id.Ref) {
-			t.Errorf("%v has the reference %v, want %v", id, got.Ref, id.Ref)
+			t.Errorf("ParseID(%v): got Ref = %v, want %v", id, got.Ref, id.Ref)
 		}
 		if strings.ContainsAny(id.String(), "\";\n\\") {
-			t.Errorf("the id %v cannot be part of an expression", id)
+			t.Errorf("the id %v contains a character that would end a string in an Erlang expression", id)
 		}
 	})
 	for _, s := range []string{"", "1", "x AQ==", "1 !", "1 "} {
 		if _, err := ParseID(s); err == nil {
-			t.Errorf("%q was taken for an id, want an error", s)
+			t.Errorf("ParseID(%q): got no error", s)
 		}
 	}
 }
 
-// Any output is parsed as a line, is ignored, or is an error. A row's id can be parsed after it was formatted.
+// ParseLine parses, ignores or rejects any output. The formatted id of a parsed row can be parsed again.
 func FuzzParseLine(f *testing.F) {
 	f.Add([]byte(`{"node":"cmFiYml0QGE=","now":5,"rows":7,"elsewhere":1}`))
 	f.Add([]byte(`{"due":9,"exchange":"b3JkZXJz","ref":"AQ==","keys":["YQ=="],"properties":"AAA=","body":""}`))
@@ -71,13 +71,13 @@ func FuzzParseLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line []byte) {
 		l, ok, err := ParseLine(line)
 		if ok && err != nil || !ok && l != (Line{}) {
-			t.Fatalf("got %+v, %t, %v, want no error with ok, and an empty Line otherwise", l, ok, err)
+			t.Fatalf("ParseLine returned %+v, %t and the error %v, want no error with true, and an empty Line with false", l, ok, err)
 		}
 		if l.Row == nil || len(l.Row.Ref) == 0 {
 			return
 		}
 		if id, err := ParseID(l.Row.ID().String()); err != nil || id.Due != l.Row.Due || !bytes.Equal(id.Ref, l.Row.Ref) {
-			t.Fatalf("%v: got %v, %v, want no error, Due = %v and %v", l.Row.ID(), id, err, l.Row.Due, l.Row.Ref)
+			t.Fatalf("ParseID(%v): got %v (error %v), want Due = %v and Ref = %v", l.Row.ID(), id, err, l.Row.Due, l.Row.Ref)
 		}
 	})
 }

@@ -66,7 +66,7 @@ func TestMetrics(t *testing.T) {
 		"go_goroutines", "process_start_time_seconds",
 	} {
 		if !strings.Contains(text, "\n"+want) {
-			t.Errorf("the metrics for Prometheus lack %s", want)
+			t.Errorf("the metrics for Prometheus do not contain %s", want)
 		}
 	}
 	if t.Failed() {

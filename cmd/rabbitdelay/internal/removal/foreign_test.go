@@ -28,8 +28,8 @@ func levels() topology.Topology {
 	return t
 }
 
-// Whatever is requested, another system's objects stay, and so do its bindings. rabbitdelay's own
-// bindings are deleted, unless a message may need them.
+// With any options, another system's objects and bindings are kept. rabbitdelay's own bindings are deleted, unless a
+// message may need them.
 func TestForeignObjectsStay(t *testing.T) {
 	messages := int64(5)
 	opts := Options{Destinations: true, Force: true, Messages: &messages, Layouts: []string{"celery", "celery_delayed_0"}}
@@ -43,9 +43,9 @@ func TestForeignObjectsStay(t *testing.T) {
 			ours := strings.HasPrefix(s.Binding.RoutingKey, foreign.Binding)
 			switch {
 			case ours && (s.Action == ActionDelete) != (waiting == 0):
-				t.Errorf("%d messages wait, but %s %s has the action %s: %s", waiting, s.Kind, s.Name, s.Action, s.Reason)
+				t.Errorf("with %d waiting messages, rabbitdelay's own %s %s has the action %s (%s), want it deleted only without messages", waiting, s.Kind, s.Name, s.Action, s.Reason)
 			case theirs && !ours && (s.Action != ActionKeep || s.Reason == ""):
-				t.Errorf("another system's %s %s has the action %s: %s", s.Kind, s.Name, s.Action, s.Reason)
+				t.Errorf("another system's %s %s has the action %s (%s), want it kept with a reason", s.Kind, s.Name, s.Action, s.Reason)
 			}
 		}
 	}
@@ -70,16 +70,16 @@ func TestLayoutOnTheBroker(t *testing.T) {
 	live := applied(t, bucket, ttl)
 	got := live.Layout("delay", "delay.bucket.r2x2")
 	if len(got.Queues) != 2 || len(got.Exchanges) != 3 || len(got.Bindings) != 5 || !got.Queues[0].IsDelay() {
-		t.Errorf("got %+v, want 2 queues, 3 exchanges and 5 bindings", got)
+		t.Errorf("layout delay.bucket.r2x2: got %+v, want 2 queues, 3 exchanges and 5 bindings", got)
 	}
 	got = live.Layout("delay", "delay.ttl.2m")
 	if len(got.Queues) != 1 || got.Queues[0].Name != "delay.ttl.2m" || len(got.Exchanges) != 1 || len(got.Bindings) != 2 {
-		t.Errorf(`got %+v, want only the queue delay.ttl.2m, 1 exchange and 2 bindings`, got)
+		t.Errorf(`layout delay.ttl.2m: got %+v, want only the queue delay.ttl.2m, 1 exchange and 2 bindings`, got)
 	}
 	if k := kept(Decide(got, live, Options{})); k[`"delay.deliver" -> queue "orders", routing key "ttl.*.orders"`] != "the layout delay.ttl also uses it" {
 		t.Errorf("kept %v, want the binding that the layout delay.ttl also uses", k)
 	}
 	if got := live.Layout("delay", "delay.bucket", "delay.deliver", "orders"); len(got.Exchanges)+len(got.Queues)+len(got.Bindings) > 0 {
-		t.Errorf("got %+v, want no objects", got)
+		t.Errorf("names that are not layouts: got %+v, want no objects", got)
 	}
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// twoDigits returns a layout of two positions, as the bucket strategy creates it, with destinations
-// bound for it.
+// twoDigits returns a layout with two digits, as the bucket strategy creates it, and with bindings for the destinations.
 func twoDigits(name, tag string, dests ...topology.Destination) topology.Topology {
 	t := topology.DeliveryTopology("delay")
 	level := topology.Exchange{Name: name + ".level-0", Kind: "topic", AlternateExchange: "delay.parked"}
@@ -41,7 +40,7 @@ func twoDigits(name, tag string, dests ...topology.Destination) topology.Topolog
 	return t.WithDestinationQueues("delay", topology.Quorum)
 }
 
-// applied returns a broker on which the topologies were applied.
+// applied returns the state of a broker on which the topologies were applied.
 func applied(t *testing.T, all ...topology.Topology) plan.State {
 	t.Helper()
 	merged, err := topology.Topology{}.Merge(all...)
@@ -74,7 +73,7 @@ func bound(l plan.State, b ...topology.Binding) plan.State {
 	return l
 }
 
-// overAMQP returns the part of the state that AMQP alone shows.
+// overAMQP returns the part of the state that can be read over AMQP.
 func overAMQP(l plan.State) plan.State {
 	l.Bindings, l.BindingsKnown = nil, false
 	for name, e := range l.Exchanges {
@@ -101,8 +100,8 @@ var (
 	events = topology.Destination{Exchange: "events", RoutingKey: "k"}
 )
 
-// A layout's own objects are always deleted. Shared objects are deleted if nothing else uses them,
-// and destinations on request.
+// A layout's own objects are always deleted. Shared objects are deleted if nothing else uses them, and destinations only
+// on request.
 func TestRemovalKeepsObjectsInUse(t *testing.T) {
 	old := twoDigits("delay.bucket.r2x2", "r2x2", orders, events)
 	own := []string{"delay.bucket.r2x2.2s", "delay.bucket.r2x2.1s", "delay.bucket.r2x2.level-0"}
@@ -111,7 +110,7 @@ func TestRemovalKeepsObjectsInUse(t *testing.T) {
 		name string
 		live func(plan.State) plan.State
 		opts Options
-		kept map[string]string // name -> part of the reason; never has the layout's own objects
+		kept map[string]string // object name -> part of the reason; never contains the layout's own objects
 		gone []string          // deleted in addition to the layout's own objects
 	}{
 		{
@@ -194,12 +193,12 @@ func TestRemovalKeepsObjectsInUse(t *testing.T) {
 			kept := kept(r)
 			for name, reason := range c.kept {
 				if got, ok := kept[name]; !ok || !strings.Contains(got, reason) {
-					t.Errorf("%s: kept %v, because %q, want %q", name, ok, got, reason)
+					t.Errorf("%s: kept = %t with the reason %q, want true and %q in the reason", name, ok, got, reason)
 				}
 			}
 			for _, name := range append(c.gone, own...) {
 				if reason, ok := kept[name]; ok {
-					t.Errorf("%s is kept, want it deleted: %s", name, reason)
+					t.Errorf("%s is kept with the reason %q, want it deleted", name, reason)
 				}
 			}
 			if !c.opts.Destinations && !r.Empty() {
@@ -211,10 +210,10 @@ func TestRemovalKeepsObjectsInUse(t *testing.T) {
 	}
 }
 
-// A layout whose name does not show its configuration may be used by another configuration, of
-// which only other layouts are visible.
+// If the name of a layout does not contain its configuration, another configuration on the same broker may use the layout
+// too. Objects are then kept.
 func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
-	// These are the objects that the auto strategy creates with two declared delays.
+	// auto returns the objects that the auto strategy creates with two declared delays.
 	minute := time.Minute
 	auto := func(bucket, tag string) topology.Topology {
 		top := twoDigits(bucket, tag, orders)
@@ -272,31 +271,31 @@ func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
 		kept := kept(r)
 		for _, name := range c.kept {
 			if reason := kept[name]; !strings.Contains(reason, "the layout delay.bucket.hex may also use it; to delete it anyway, give --layout delay.") {
-				t.Errorf("%s: %s is kept because %q, want the other layout and --layout named", c.name, name, reason)
+				t.Errorf("%s: %s is kept with the reason %q, want the other layout and --layout in it", c.name, name, reason)
 			}
 		}
 		for _, name := range c.gone {
 			if reason, ok := kept[name]; ok {
-				t.Errorf("%s: %s is kept, want it deleted: %s", c.name, name, reason)
+				t.Errorf("%s: %s is kept with the reason %q, want it deleted", c.name, name, reason)
 			}
 		}
-		// An exchange and its queue have the same name, so the bindings between them stay too.
+		// An exchange and its queue have the same name. The bindings between them are kept if the exchange is kept.
 		for _, s := range r.Steps {
 			if s.Kind == topology.KindBinding && s.part == ownPart && (s.Action == ActionKeep) != slices.Contains(c.kept, s.Binding.Exchange) {
-				t.Errorf("%s: binding %s has the action %s: got %s, want the action of its exchange", c.name, s.Name, s.Action, s.Reason)
+				t.Errorf("%s: binding %s has the action %s (%s), want the action of its exchange", c.name, s.Name, s.Action, s.Reason)
 			}
 		}
 	}
-	// If only a part of the ttl queues is configured, the other queues show that another configuration exists.
+	// If only some of the ttl queues are configured, the other queues show that another configuration exists.
 	some := topology.Topology{Queues: old.Queues[len(old.Queues)-2 : len(old.Queues)-1]}
 	if k := kept(Decide(some, applied(t, topology.Topology{Queues: old.Queues[len(old.Queues)-2:]}), Options{})); k["delay.ttl.1m"] !=
 		"the layout delay.ttl.2m may also use it; to delete it anyway, give --layout delay.ttl.1m" {
-		t.Errorf("kept %v, want the advice to name the layout", k)
+		t.Errorf("kept %v, want the advice to give --layout delay.ttl.1m", k)
 	}
 }
 
-// Consumers publish dead letters themselves, so the queue for them is in use, whatever arguments
-// the destination's queue has.
+// If a destination is kept, so is its dead-letter queue. The destination's arguments do not mention that queue, because
+// consumers publish dead letters themselves.
 func TestRemovalKeepsTheDeadLetterQueueOfAKeptDestination(t *testing.T) {
 	top := twoDigits("delay.bucket.r2x2", "r2x2", orders)
 	live := bound(applied(t, top), topology.Binding{Exchange: "shop", Queue: "orders", RoutingKey: "x"})
@@ -361,12 +360,12 @@ func TestRemovalRefuses(t *testing.T) {
 		}
 		err := Decide(top, live, c.opts).Refusal()
 		if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.text) {
-			t.Errorf("%s: got %v, want %v: %s", c.name, err, c.want, c.text)
+			t.Errorf("%s: got error %v, want %v containing %q", c.name, err, c.want, c.text)
 		}
 	}
 }
 
-// Messages that the plugin holds count as well.
+// Messages that wait in the plugin count too.
 func TestRemovalCountsThePluginsMessages(t *testing.T) {
 	top := topology.DeliveryTopology("delay")
 	top.Exchanges = append(top.Exchanges, topology.Exchange{
@@ -380,7 +379,7 @@ func TestRemovalCountsThePluginsMessages(t *testing.T) {
 		live := applied(t, top)
 		live.Exchanges["delay.plugin"] = x
 		if err := Decide(top, live, Options{}).Refusal(); !errors.Is(err, want) {
-			t.Errorf("got %v, want %v", err, want)
+			t.Errorf("Refusal returned %v, want %v", err, want)
 		}
 	}
 }
@@ -399,13 +398,13 @@ func TestRemovalRender(t *testing.T) {
 		"keep    queue orders: it belongs to a destination or to the file, not to the layout\n",
 	} {
 		if !strings.Contains(b.String(), line) {
-			t.Errorf("the text has no line %q:\n%s", line, b.String())
+			t.Errorf("got the text\n%[2]s\nwant the line %[1]q in it", line, b.String())
 		}
 	}
 }
 
-// A client's second binding of a destination is deleted with the first, and does not keep the
-// objects that all layouts share.
+// A second binding that a client has added for a destination is deleted with the first one, and is no reason to keep
+// shared objects.
 func TestRemovalDeletesClientsSecondBindings(t *testing.T) {
 	layout := twoDigits("delay.bucket", "clock", topology.Destination{Queue: "orders"})
 	second := layout.Bindings[len(layout.Bindings)-1]
@@ -417,13 +416,12 @@ func TestRemovalDeletesClientsSecondBindings(t *testing.T) {
 	for _, s := range r.Steps {
 		shared := s.Name == "delay.deliver" || s.Name == "delay.parked"
 		if (shared || s.Name == second.String()) && s.Action != ActionDelete {
-			t.Errorf("%s %s has the action %s, because %q, want it deleted", s.Kind, s.Name, s.Action, s.Reason)
+			t.Errorf("%s %s has the action %s with the reason %q, want it deleted", s.Kind, s.Name, s.Action, s.Reason)
 		}
 	}
 }
 
-// A queue is deleted before the queue that receives its dead letters, however many queues are in
-// between.
+// A queue is deleted before the queue that receives its dead letters, directly or through other queues.
 func TestRemovalOrderPutsDeadLettersLast(t *testing.T) {
 	top := topology.Topology{Destinations: []topology.Destination{
 		{Queue: "b", DeadLetter: "c"}, {Queue: "a", DeadLetter: "b"}, {Queue: "x", DeadLetter: "y"}, {Queue: "y", DeadLetter: "x"},
@@ -439,11 +437,11 @@ func TestRemovalOrderPutsDeadLettersLast(t *testing.T) {
 		got = append(got, strings.Join(names, " "))
 	}
 	if want := []string{"a", "b", "c", "x y", ""}; !slices.Equal(got, want) { // x and y form a cycle
-		t.Errorf("got %q, want %q", got, want)
+		t.Errorf("queues by order of deletion: got %q, want %q", got, want)
 	}
 }
 
-// An object that is kept in the end keeps the objects that it needs.
+// If an object is kept after the decision, the objects that it needs are kept too.
 func TestRemovalKeepsObjectsThatAKeptOneNeeds(t *testing.T) {
 	top := twoDigits("delay.bucket.r2x2", "r2x2", orders)
 	for _, c := range []struct {
@@ -456,23 +454,23 @@ func TestRemovalKeepsObjectsThatAKeptOneNeeds(t *testing.T) {
 	} {
 		r := Decide(top, applied(t, top), Options{Destinations: true})
 		if k := kept(r); len(k) > 0 {
-			t.Fatalf("kept %v, want none", k)
+			t.Fatalf("before Keep: kept %v, want none", k)
 		}
 		i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Kind == c.kind && s.Name == c.object })
-		r.Keep(r.Steps[i], "something came meanwhile")
-		if k := kept(r); k[c.object] != "something came meanwhile" || k[c.needed] != c.reason {
-			t.Errorf("kept %v, want the object, because its state has changed, and the object that it needs, because %v", k, c.reason)
+		r.Keep(r.Steps[i], "a message has arrived")
+		if k := kept(r); k[c.object] != "a message has arrived" || k[c.needed] != c.reason {
+			t.Errorf("after Keep: kept %v, want the object, and the object that it needs with the reason %q", k, c.reason)
 		}
 		for _, s := range r.Going(r.Steps) {
 			if s.Kind == c.kind && (s.Name == c.object || s.Name == c.needed) {
-				t.Errorf("%s %s would be deleted, want it kept", s.Kind, s.Name)
+				t.Errorf("%s %s is deleted, want it kept", s.Kind, s.Name)
 			}
 		}
 	}
 }
 
-// The mark of a complete topology would be wrong after a part of a layout was deleted, and the next
-// client would not check.
+// The markers of complete topologies are deleted with any part of a layout. Otherwise, the next client would not check
+// whether the layout is complete.
 func TestRemovalDeletesTheMarkersOfCompleteTopologies(t *testing.T) {
 	old, other := twoDigits("delay.bucket.r2x2", "r2x2", orders), twoDigits("delay.bucket.hex", "hex", orders)
 	present := applied(t, old, other, topology.Topology{Exchanges: []topology.Exchange{
@@ -480,20 +478,20 @@ func TestRemovalDeletesTheMarkersOfCompleteTopologies(t *testing.T) {
 	}})
 	order := Decide(old, present, Options{}).Order()
 	if len(order.Marks) != 2 || len(order.DelayQueues) != 2 {
-		t.Errorf("marks %v, queues %v, want two of each", order.Marks, order.DelayQueues)
+		t.Errorf("got the markers %v and the delay queues %v, want two of each", order.Marks, order.DelayQueues)
 	}
 	for name, r := range map[string]Plan{
 		"a layout that is not there": Decide(twoDigits("delay.bucket.r3", "r3"), present, Options{}),
 		"a destination alone":        Decide(topology.Topology{Queues: []topology.Queue{{Name: "orders"}}}, present, Options{Destinations: true}),
 	} {
 		if len(r.Order().Marks) > 0 {
-			t.Errorf("%s: got %v, want no marks", name, r.Steps)
+			t.Errorf("%s: got the steps %v, want no markers to be deleted", name, r.Steps)
 		}
 	}
 }
 
 // A queue that the management API has not counted yet may have messages that are not ready. It is deleted only with Force
-// and without a limit.
+// and without a limit in Messages.
 func TestRemovalBeforeTheFirstCount(t *testing.T) {
 	ttl := time.Second
 	top := topology.Topology{
@@ -527,7 +525,7 @@ func TestRemovalOfUncountedMessages(t *testing.T) {
 	}
 	for _, opts := range []Options{{}, {Force: true}, {Force: true, Messages: new(int64)}} {
 		if err := Decide(top, overAMQP(applied(t, top)), opts).Refusal(); !errors.Is(err, ErrUnseen) || !strings.Contains(err.Error(), "wait for their due time") {
-			t.Errorf(`%+v over AMQP: got %v, want ErrUnseen with "wait for their due time"`, opts, err)
+			t.Errorf(`%+v over AMQP: got error %v, want ErrUnseen containing "wait for their due time"`, opts, err)
 		}
 		if err := Decide(top, applied(t, top), opts).Refusal(); err != nil {
 			t.Errorf("%+v: Refusal returned %v, want nil", opts, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/serveconf"
 )
 
-// If serve listens on all addresses, the healthcheck uses this machine's own.
+// If serve listens on all addresses, the health check uses the loopback address.
 func TestHealthURL(t *testing.T) {
 	for want, s := range map[string]serveconf.Settings{
 		"http://127.0.0.1:8086/healthz":       {},
@@ -45,7 +45,7 @@ func TestHealthy(t *testing.T) {
 	} {
 		err := healthy(t.Context(), address)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %q", address, err, want)
+			t.Errorf("%s: got error %v, want one containing %q, or none if empty", address, err, want)
 		}
 	}
 }

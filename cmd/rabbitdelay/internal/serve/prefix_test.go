@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-// Behind a proxy, everything stays below a prefix of two segments, whether or not the proxy strips
-// it: pages and their assets, redirects, cookies, forms, the API and events.
+// Behind a proxy with a path prefix of two segments, pages and their assets, redirects, cookies, forms, the API and events
+// stay below the prefix, whether or not the proxy strips it.
 func TestServeBelowAPrefix(t *testing.T) {
 	const prefix = "/ops/delays"
 	users := filepath.Join(t.TempDir(), "users.yaml")
@@ -76,12 +76,12 @@ func (b *below) ask(method, at string, form url.Values) (code int, where *url.UR
 		b.t.Fatal(err)
 	}
 	if !strings.HasPrefix(got.Request.URL.String(), b.base+"/") {
-		b.t.Errorf("%s leads out of the prefix, to %s, want an address beginning with %q", at, got.Request.URL, b.base+"/")
+		b.t.Errorf("%s redirects to %s, want an address that begins with %q", at, got.Request.URL, b.base+"/")
 	}
 	return got.StatusCode, got.Request.URL, string(body)
 }
 
-// expect fails the test unless a request is answered with the code and from the address where.
+// expect fails the test unless a request, after redirects, is answered with the code from the address where.
 func (b *below) expect(method, at string, form url.Values, code int, where string) (text string) {
 	b.t.Helper()
 	got, led, text := b.ask(method, at, form)
@@ -89,7 +89,7 @@ func (b *below) expect(method, at string, form url.Values, code int, where strin
 		b.t.Errorf("%s %s: code %d, want %d: %.300s", method, at, got, code, text)
 	}
 	if led.String() != where {
-		b.t.Errorf("%s %s leads to %s, want %s", method, at, led, where)
+		b.t.Errorf("%s %s redirects to %s, want %s", method, at, led, where)
 	}
 	return text
 }
@@ -110,7 +110,7 @@ func belowPrefix(t *testing.T, base, id string) {
 		t.Errorf("without a session: status %d, want 401", code)
 	}
 	if !strings.Contains(text, "Log in") {
-		t.Errorf("the page without a session has no login form: %.300s", text)
+		t.Errorf("the page without a session: got %.300s, want a login form", text)
 	}
 	login := url.Values{"name": {"anna"}, "password": {"correct horse battery"}, "next": {"tasks?status=failed"}}
 	b.expect("POST", base+"/login", login, http.StatusOK, base+"/tasks?status=failed")
@@ -125,26 +125,26 @@ func belowPrefix(t *testing.T, base, id string) {
 	_, _, text = b.ask("GET", base+"/task-new", nil)
 	token := regexp.MustCompile(`name="token" value="([^"]+)"`).FindStringSubmatch(text)
 	if token == nil {
-		t.Fatalf("a form has no token: %.300s", text)
+		t.Fatalf("got the form %.300s, want it to contain a token", text)
 	}
 	task := url.Values{"token": {token[1]}, "id": {id}, "queue": {"orders"}, "at": {"+1h"}}
 	code, where, text := b.ask("POST", base+"/task-new", task)
 	if code != http.StatusOK {
-		t.Errorf("the form is answered with %d: got %.300s, want 200", code, text)
+		t.Errorf("submitting the form: got %d, want 200: %.300s", code, text)
 	}
 	if where.Path != home.Path+"task" {
-		t.Errorf("the form leads to %s, want Path = %v", where, home.Path+"task")
+		t.Errorf("the form redirects to %s, want Path = %v", where, home.Path+"task")
 	}
 	if got := where.Query().Get("id"); got != id {
-		t.Errorf("the form leads to the task %q, want %q", got, id)
+		t.Errorf("the form redirects to the task %q, want %q", got, id)
 	}
 	api := base + "/api/v1/tasks/" + url.PathEscape(id)
 	if text := b.expect("GET", api, nil, http.StatusOK, api); !strings.Contains(text, `"id":"`+id+`"`) {
-		t.Errorf("the API: got %s, want a text with %q", text, `"id":"`+id+`"`)
+		t.Errorf("the API: got %s, want %q in it", text, `"id":"`+id+`"`)
 	}
 	openAPI := base + "/api/openapi.json"
 	if text := b.expect("GET", openAPI, nil, http.StatusOK, openAPI); !strings.Contains(text, `"url":"/ops/delays"`) {
-		t.Errorf("the document of the API does not have the prefix: %.300s", text)
+		t.Errorf("the API's document: got %.300s, want the prefix in it", text)
 	}
 	for _, path := range []string{"/live", "/live-tasks", "/api/v1/events"} {
 		b.stream(base + path)
@@ -159,7 +159,7 @@ func belowPrefix(t *testing.T, base, id string) {
 	}
 }
 
-// follow opens everything that pages link to and load.
+// follow requests every address to which pages link or which they load.
 func (b *below) follow() {
 	b.t.Helper()
 	link := regexp.MustCompile(`(href|src|action)="([^"#]+)"`)
@@ -183,7 +183,7 @@ func (b *below) follow() {
 			}
 			if m[1] == "action" { // a form is submitted with its fields
 				if !strings.HasPrefix(to.String(), b.base+"/") {
-					b.t.Errorf("a form of page %s leads out of the prefix, to %s", where, to)
+					b.t.Errorf("a form on page %s is submitted to %s, want an address below the prefix", where, to)
 				}
 				continue
 			}
@@ -196,7 +196,7 @@ func (b *below) follow() {
 	}
 }
 
-// stream expects a first line of events.
+// stream checks that the first line of an event stream arrives.
 func (b *below) stream(at string) {
 	b.t.Helper()
 	r, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, at, http.NoBody)
@@ -216,6 +216,6 @@ func (b *below) stream(at string) {
 		b.t.Errorf("stream %s: %v", at, err)
 	}
 	if !strings.Contains(line, ":") {
-		b.t.Errorf("stream %s: %q is not an event", at, line)
+		b.t.Errorf("stream %s: got the line %q, want an event", at, line)
 	}
 }

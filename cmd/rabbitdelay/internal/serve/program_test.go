@@ -22,7 +22,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-// openDB opens the database file of clitest.NewDB alongside the program.
+// openDB opens the database file of clitest.NewDB, which the program also uses.
 func openDB(t *testing.T, url string) *sql.DB {
 	t.Helper()
 	file := strings.TrimPrefix(url, "sqlite:")
@@ -34,10 +34,10 @@ func openDB(t *testing.T, url string) *sql.DB {
 	return db
 }
 
-// The examples of docs/api.md work as described.
+// The examples in docs/api.md work as described.
 func TestExamplesOfTheAPI(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("skipped: there is no curl")
+		t.Skip("skipped: curl is not installed")
 	}
 	text, err := os.ReadFile("../../../../docs/api.md")
 	if err != nil {
@@ -47,7 +47,7 @@ func TestExamplesOfTheAPI(t *testing.T) {
 	_, script, _ := strings.Cut(examples, "```sh\n")
 	script, _, ok := strings.Cut(script, "```")
 	if !ok || strings.Count(script, "curl ") != 9 {
-		t.Fatalf("docs/api.md has other examples than this test expects:\n%s", script)
+		t.Fatalf("docs/api.md contains\n%s\nwant a script with 9 curl commands under the heading Examples", script)
 	}
 	b := clitest.NewBroker(t, amqptest.Options{})
 	s := start(t, "--db", clitest.NewDB(t), "--url", b.URL)
@@ -55,14 +55,14 @@ func TestExamplesOfTheAPI(t *testing.T) {
 	script = strings.ReplaceAll(script, "http://127.0.0.1:8086", s.url)
 	out, err := exec.CommandContext(t.Context(), "sh", "-ec", script).CombinedOutput()
 	if err != nil {
-		t.Fatalf("building the program: %v\n%s", err, out)
+		t.Fatalf("running the examples: %v\n%s", err, out)
 	}
 	for _, want := range []string{
 		`{"id":"order-42-expire","created":true}`, `"why":"it is due at`, `"version":2`, `{"dry_run":true,"matching":1}`,
 		`"state":"running"`, `"name":"nightly"`, `"broker":{"version":`, `"openapi":"3.1.0"`,
 	} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("no %s in\n%.4000s", want, out)
+			t.Errorf("the examples printed\n%.4000s\nwant %s in it", out, want)
 		}
 	}
 	code, stdout := s.stop()
@@ -73,11 +73,11 @@ func TestExamplesOfTheAPI(t *testing.T) {
 		t.Errorf("the result is not JSON: %s", stdout)
 	}
 	if !strings.Contains(s.log.String(), `"action":"bulk.reschedule-by"`) {
-		t.Errorf("the log has no audit entry: %s", s.log.String())
+		t.Errorf("got the log %s, want an entry with \"action\":\"bulk.reschedule-by\"", s.log.String())
 	}
 }
 
-// If there is no broker, serve answers requests and reports that. It begins to relay when the broker can be reached.
+// Without a broker, serve answers requests and reports that. When the broker becomes reachable, it starts to relay.
 func TestServeWithoutBroker(t *testing.T) {
 	dbURL := clitest.NewDB(t)
 	at := clitest.FreeAddress(t)
@@ -85,7 +85,7 @@ func TestServeWithoutBroker(t *testing.T) {
 	s.expect("/readyz", http.StatusServiceUnavailable, `"ok":false`)
 	s.expect("/api/v1/overview", http.StatusOK, "connection refused")
 	if _, text := s.get("/api/v1/overview"); strings.Contains(text, "guest:guest") {
-		t.Errorf("the overview shows the password: %s", text)
+		t.Errorf("got the overview %s, want it without the password", text)
 	}
 	s.expect("/", http.StatusOK, "connection refused")
 	s.expect("/metrics", http.StatusOK, "go_goroutines")
@@ -111,11 +111,11 @@ func TestServeWithoutBroker(t *testing.T) {
 		t.Errorf("exit code %d, want 0", code)
 	}
 	if !strings.Contains(stdout, `"relayed":1`) {
-		t.Errorf("the result does not count the task: %s", stdout)
+		t.Errorf("got the result %s, want \"relayed\":1 in it", stdout)
 	}
 }
 
-// forward makes the in-memory server reachable at an address.
+// forward makes an in-memory server reachable at a TCP address.
 func forward(t *testing.T, at string, srv *amqptest.Server) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", at)
@@ -140,7 +140,7 @@ func forward(t *testing.T, at string, srv *amqptest.Server) {
 	}()
 }
 
-// A requeue that is running when serve is stopped counts as interrupted, and not as failed.
+// If serve is stopped while a requeue job is running, the job counts as interrupted and not as failed.
 func TestServeInterruptsJobs(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	b.Fill(t, "lying", 100)
@@ -150,7 +150,7 @@ func TestServeInterruptsJobs(t *testing.T) {
 	s.until("/readyz", http.StatusOK)
 	code, text := s.do(http.MethodPost, "/api/v1/requeue", `{"queue":"lying","to_queue":"orders","limit":100,"rate":20}`)
 	if code != http.StatusOK {
-		t.Fatalf("got %d %s, want 200", code, text)
+		t.Fatalf("starting the requeue: got %d %s, want 200", code, text)
 	}
 	clitest.Await(t, "messages are sent", func() bool { q, _ := b.Queue("orders"); return q.Ready >= 3 })
 	if code, _ := s.stop(); code != 0 {
@@ -163,14 +163,14 @@ func TestServeInterruptsJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if state != "interrupted" {
-		t.Errorf("the job is %s, want interrupted: %s", state, why)
+		t.Errorf("the job's state is %s (%s), want interrupted", state, why)
 	}
 	if sent := b.Ready(t, "orders"); done != sent {
 		t.Errorf("the job reports %d messages, want %d, the number in the queue orders", done, sent)
 	}
 }
 
-// Without a database, serve shows the broker, requeues, and says what is missing.
+// Without a database, serve shows the broker and can requeue, and requests for tasks return an error with the reason.
 func TestServeWithoutDatabase(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	client, err := amqpx.Open(t.Context(), amqpx.Config{URL: b.Server.URL(), Dial: b.Dial})
@@ -220,8 +220,7 @@ func TestServeProbe(t *testing.T) {
 	probe.expect("/delays/api/v1/counts", http.StatusNotFound, "")
 }
 
-// A client that sends its request slowly does not keep others from being answered, and is
-// disconnected.
+// Clients that send their requests slowly do not keep other requests from being answered, and are disconnected.
 func TestServeCutsOffSlowRequests(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	s := start(t, "--db", clitest.NewDB(t), "--url", b.URL)
@@ -239,12 +238,12 @@ func TestServeCutsOffSlowRequests(t *testing.T) {
 	for _, c := range slow {
 		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := io.ReadAll(c); err != nil {
-			t.Fatalf("a slow request is not cut off: %v", err)
+			t.Fatalf("reading from the connection of a slow request: got error %v, want it closed by serve", err)
 		}
 	}
 }
 
-// If the database does not answer when serve starts, nothing is ready.
+// If the database does not answer when serve starts, serve is not ready and reports why.
 func TestServeWithAHungDatabase(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	l, err := clitest.Hung()
@@ -261,7 +260,7 @@ func TestServeWithAHungDatabase(t *testing.T) {
 			clitest.Await(t, "the hung database is reported", func() bool {
 				code, text := s.get("/readyz")
 				if code != http.StatusServiceUnavailable {
-					t.Fatalf("ready: got %d %s, want 503", code, text)
+					t.Fatalf("readyz: got %d %s, want 503", code, text)
 				}
 				return strings.Contains(text, "the database has not answered within ")
 			})

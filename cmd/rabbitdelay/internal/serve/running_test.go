@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-// running is a running serve.
+// running is a running rabbitdelay serve.
 type running struct {
 	t    *testing.T
 	url  string
@@ -19,7 +19,7 @@ type running struct {
 	log  *clitest.Buffer
 }
 
-// start starts serve at a free address and waits until it answers.
+// start starts serve at a free address, and waits until it answers.
 func start(t *testing.T, args ...string) *running {
 	t.Helper()
 	at := clitest.FreeAddress(t)
@@ -29,7 +29,7 @@ func start(t *testing.T, args ...string) *running {
 	return s
 }
 
-// run starts serve, which is stopped when the test ends.
+// run starts serve, and stops it when the test ends.
 func run(t *testing.T, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -45,7 +45,7 @@ func run(t *testing.T, args ...string) *running {
 	return s
 }
 
-// do sends a request and returns the response. The code is 0 if there is none.
+// do sends a request and returns the response. The code is 0 if there is no response.
 func (s *running) do(method, path, body string) (code int, text string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
@@ -70,10 +70,10 @@ func (s *running) get(path string) (code int, text string) {
 	return s.do(http.MethodGet, path, "")
 }
 
-// until waits for a response with the given code.
+// until repeats a request until the response has the given code.
 func (s *running) until(path string, code int) {
 	s.t.Helper()
-	clitest.Await(s.t, "an answer of "+path, func() bool { got, _ := s.get(path); return got == code })
+	clitest.Await(s.t, path+" returns the expected code", func() bool { got, _ := s.get(path); return got == code })
 }
 
 // expect fails the test unless the response has the given code and text.
@@ -84,6 +84,6 @@ func (s *running) expect(path string, code int, want string) {
 		s.t.Errorf("%s: code %d, want %d: %.300s", path, got, code, text)
 	}
 	if !strings.Contains(text, want) {
-		s.t.Errorf("%s: got %.2000s, want a text with %q", path, text, want)
+		s.t.Errorf("%s: got %.2000s, want %q in it", path, text, want)
 	}
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A renewed certificate is used from the next connection on. While the certificate and the key do not match, because
-// only one of the two files has been replaced so far, the previous pair is used.
+// The next connection uses a renewed certificate. While only one of the two files has been replaced, so that the
+// certificate and the key do not match, connections use the previous pair.
 func TestServeUsesRenewedCertificates(t *testing.T) {
 	dir := t.TempDir()
 	files := serveconf.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
@@ -56,7 +56,7 @@ func TestServeUsesRenewedCertificates(t *testing.T) {
 	}
 	renew(1)
 	if _, err := serveTLS(files, zap.NewNop()); err == nil || !strings.HasPrefix(err.Error(), "serve.tls.key: cannot read ") {
-		t.Errorf("without the key file: got %v, want an error about serve.tls.key", err)
+		t.Errorf("without the key file: got error %v, want one beginning with \"serve.tls.key: cannot read \"", err)
 	}
 	writeKey()
 	cfg, err := serveTLS(files, zap.NewNop())
@@ -82,28 +82,28 @@ func TestServeUsesRenewedCertificates(t *testing.T) {
 	}()
 	expect := func(when string, serial int64) {
 		t.Helper()
-		d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // it only looks at the serial number
+		d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // the test only reads the serial number
 		c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
 		if err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
 		defer c.Close()
 		if got := c.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.Int64(); got != serial {
-			t.Errorf("%s: certificate %d, want %d", when, got, serial)
+			t.Errorf("%s: got certificate %d, want %d", when, got, serial)
 		}
 	}
-	expect("at first", 1)
+	expect("with the first certificate", 1)
 	renew(2)
 	expect("with the new certificate and the old key", 1)
 	writeKey()
 	expect("renewed", 2)
 }
 
-// The list of settings and the console have the same default.
+// The default in the list of settings is the same as in the console.
 func TestKeepAuditDefault(t *testing.T) {
 	list := config.Settings()
 	i := slices.IndexFunc(list, func(s config.Setting) bool { return s.Path == "serve.keep_audit" })
 	if got, want := list[i].Default, topology.FormatDuration(console.DefaultKeepAudit); got != want {
-		t.Errorf("serve.keep_audit is listed with the default %s, want %s", got, want)
+		t.Errorf("the default of serve.keep_audit in the list of settings is %s, want %s", got, want)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 )
 
-// sampled returns the readings of a broker whose clock is ahead by theta. There is one reading per step, for one
-// second, and each takes latency in each direction.
+// sampled returns readings of a broker's clock that is ahead by theta. There is one reading per step during one second,
+// and the network delays each by latency in each direction.
 func sampled(theta, step, latency time.Duration) []reading {
 	var out []reading
 	start := time.Unix(1_700_000_000, 123_456_789)
@@ -18,17 +18,17 @@ func sampled(theta, step, latency time.Duration) []reading {
 	return out
 }
 
-// Times in whole seconds give a precision of milliseconds if they are read often enough, and the
-// true difference is always within the bounds.
+// If times in whole seconds are read often enough, the clock difference can be computed with a precision of milliseconds,
+// and the true difference is always within the bounds.
 func TestClockFromWholeSeconds(t *testing.T) {
 	for _, theta := range []time.Duration{0, time.Millisecond, -time.Millisecond, 400 * time.Millisecond, 5 * time.Second, -3*time.Hour + 7*time.Millisecond} {
 		for _, latency := range []time.Duration{0, 300 * time.Microsecond, 20 * time.Millisecond} {
 			low, high, ok := narrow(sampled(theta, 4*time.Millisecond, latency))
 			if !ok || low > theta || high < theta {
-				t.Errorf("ahead by %v: got %v to %v, %t, want a range that contains %[1]v, and true", theta, low, high, ok)
+				t.Errorf("clock ahead by %v: got %v to %v, ok = %t, want bounds around the true difference and ok = true", theta, low, high, ok)
 			}
 			if bound := 4*time.Millisecond + 2*latency; high-low > bound {
-				t.Errorf("latency %v: known to %v, want %v", latency, high-low, bound)
+				t.Errorf("latency %v: got bounds %v apart, want at most %v", latency, high-low, bound)
 			}
 		}
 	}
@@ -47,7 +47,7 @@ func TestClockReadingsThatContradict(t *testing.T) {
 	}
 }
 
-// If several methods have measured a clock, the most precise result is used.
+// If several methods have measured a clock, the most precise measurement is used.
 func TestClockTakesTheBestWay(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	ways := map[string][]reading{
@@ -59,10 +59,10 @@ func TestClockTakesTheBestWay(t *testing.T) {
 	}
 	date := estimate(map[string][]reading{methodDate: ways[methodDate]})
 	if date == nil || date.Method != methodDate {
-		t.Fatalf("got %+v, want an estimate by the date", date)
+		t.Fatalf("got %+v, want an estimate with Method = methodDate", date)
 	}
 	if width := date.High - date.Low; width != 2*time.Second+time.Millisecond {
-		t.Errorf("the estimate by the date is %s wide, want 2.001s", width)
+		t.Errorf("the bounds of the estimate by the date are %s apart, want 2.001s", width)
 	}
 	ways[methodDeath] = sampled(0, 4*time.Millisecond, time.Millisecond)
 	if c := estimate(ways); c.Method != methodDeath || c.Resolution() > 3*time.Millisecond {

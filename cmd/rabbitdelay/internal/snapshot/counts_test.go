@@ -41,8 +41,8 @@ func counted(ready, unacked int) string {
 	return fmt.Sprintf(`{"name":"q.dead","type":"TYPE","messages":%d,"messages_ready":%d,"messages_unacknowledged":%d}`, ready+unacked, ready, unacked)
 }
 
-// The broker itself reports the current number of dead letters. Only the management API reports how many of them a
-// client holds.
+// The number of dead letters is read over AMQP, because it is current. Only the management API reports how many of them
+// are unacknowledged.
 func TestCounts(t *testing.T) {
 	const nobody, requeue, service = "[]", `[{"queue":{"name":"q.dead"},"consumer_tag":"requeue-000000"}]`, `[{"queue":{"name":"q.dead"},"consumer_tag":"c"}]`
 	for name, c := range map[string]struct {
@@ -133,7 +133,7 @@ func TestCounts(t *testing.T) {
 					got += " or more"
 				}
 				if got != c.want || time.Since(began) > c.within {
-					t.Errorf("got %s after %v, want %s", got, time.Since(began), c.want)
+					t.Errorf("got messages, unacknowledged and consumers %s after %v, want %s within %v", got, time.Since(began), c.want, c.within)
 				}
 			})
 		})
@@ -187,7 +187,7 @@ func TestCountsOfRouteQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 		if q.Messages != 1 {
-			t.Fatalf("the management API counts %d messages at first, want 1", q.Messages)
+			t.Fatalf("at first, the management API counts %d messages, want 1", q.Messages)
 		}
 		x.snap.Live.Queues = map[string]plan.Queue{name: *q}
 		if err := x.counts(t.Context()); err != nil {
@@ -199,7 +199,8 @@ func TestCountsOfRouteQueues(t *testing.T) {
 	})
 }
 
-// A queue whose process is gone is counted as empty over AMQP, and the management API continues to show it as running.
+// A queue whose process has crashed is reported as unavailable, although AMQP counts it as empty and the management API
+// shows it as running.
 func TestQueueWithoutAProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -228,7 +229,7 @@ func TestQueueWithoutAProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		if q := x.snap.Live.Queues["q"]; !strings.Contains(q.Unavailable, "noproc") {
-			t.Errorf(`it counts as available: got %+v, want Unavailable with "noproc"`, q)
+			t.Errorf(`got the queue %+v, want "noproc" in Unavailable`, q)
 		}
 	})
 }

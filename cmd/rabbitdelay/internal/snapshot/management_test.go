@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// fixed is a management API with fixed answers. The keys are the first characters of the requests' paths.
+// fixed is a management API with fixed answers. Its keys are prefixes of the requests' paths.
 type fixed map[string]struct {
 	code int
 	body string
@@ -36,8 +36,7 @@ func managed(t *testing.T, api http.RoundTripper) *collector {
 	return &collector{src: Source{Management: m}, managed: true, clocks: map[string]map[string][]reading{}}
 }
 
-// Only a response with a list of alarms means that there are alarms. A proxy that cannot reach the broker answers 503,
-// too.
+// A 503 counts as an alarm only if it lists alarms, because a proxy that cannot reach the broker also answers 503.
 func TestAlarms(t *testing.T) {
 	for name, c := range map[string]struct {
 		code      int
@@ -55,33 +54,33 @@ func TestAlarms(t *testing.T) {
 			c0 := managed(t, fixed{"/api/health/checks/alarms": {c.code, c.body}})
 			c0.alarms(t.Context())
 			if have := len(c0.snap.Alarms); have != max(0, c.alarms) || (c0.snap.Alarms == nil) != (c.alarms < 0) {
-				t.Errorf("alarms %v, want %d (nil if negative)", c0.snap.Alarms, c.alarms)
+				t.Errorf("got Alarms = %v, want %d alarms, or nil if negative", c0.snap.Alarms, c.alarms)
 			}
 			if (len(c0.snap.Unchecked) > 0) != c.unchecked || c.unchecked && c0.snap.Unchecked[0].Area != doctor.AreaAlarms {
-				t.Errorf("unchecked %v, want AreaAlarms: %t", c0.snap.Unchecked, c.unchecked)
+				t.Errorf("got Unchecked = %v, want AreaAlarms in it: %t", c0.snap.Unchecked, c.unchecked)
 			}
 		})
 	}
 }
 
-// A user without the monitoring tag does not learn the name of the node whose clock an answer shows, but the clock is
-// known.
+// To a user without the monitoring tag, the management API does not show the name of the node that answers. The node's
+// clock is measured anyway.
 func TestDatesOfAnUnknownNode(t *testing.T) {
 	for body, node := range map[string]string{`{"node":"rabbit@a"}`: "rabbit@a", "[]": ""} {
 		c := managed(t, dated{fixed{"/api/overview": {200, body}}})
 		c.src.Now = time.Now
 		c.dates(t.Context())
 		if got := c.estimates(); len(got) != 1 || got[0].Node != node || got[0].Method != methodDate {
-			t.Errorf("%s: got %+v, want one clock with Node = %v and Method = %v", body, got, node, methodDate)
+			t.Errorf("%s: got the clocks %+v, want one with Node = %v and Method = %v", body, got, node, methodDate)
 		}
 		c.heard("rabbit@b", methodDeath, newReading(time.Now(), time.Now(), time.Now(), deathResolution))
 		if got := c.estimates(); (len(got) == 1) != (node == "") || got[len(got)-1].Node != "rabbit@b" {
-			t.Errorf("%s: estimates %+v, want rabbit@b last", body, got)
+			t.Errorf("%s: got the clocks %+v, want rabbit@b last, replacing an unnamed node", body, got)
 		}
 	}
 }
 
-// dated adds the time to the answers of a management API.
+// dated adds a Date header to a management API's answers.
 type dated struct{ fixed }
 
 func (d dated) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -101,7 +100,7 @@ func TestClientsOfOthersAreUnknown(t *testing.T) {
 			t.Fatalf("%v: %v", code, err)
 		}
 		if (c.snap.Clients != nil) != known {
-			t.Errorf("nodes answered with %d: clients %v, want them known: %t", code, c.snap.Clients, known)
+			t.Errorf("/api/nodes answers with %d: got Clients = %v, want them known: %t", code, c.snap.Clients, known)
 		}
 	}
 }

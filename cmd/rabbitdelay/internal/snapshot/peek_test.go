@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 )
 
-// For a message without properties or headers, the management API writes them as an empty list.
+// The management API encodes missing properties or headers of a message as an empty list, which must be accepted.
 func TestPeekAtMessagesWithoutProperties(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `[
@@ -34,6 +34,6 @@ func TestPeekAtMessagesWithoutProperties(t *testing.T) {
 	}
 	want := []doctor.Parked{{RoutingKey: "a"}, {RoutingKey: "b"}, {RoutingKey: "c"}, {RoutingKey: "d", Destination: "q"}}
 	if !slices.Equal(c.snap.ParkedSamples, want) {
-		t.Errorf("got %+v, notes %v, want %+v", c.snap.ParkedSamples, c.snap.Notes, want)
+		t.Errorf("got the parked messages %+v (notes %v), want %+v", c.snap.ParkedSamples, c.snap.Notes, want)
 	}
 }

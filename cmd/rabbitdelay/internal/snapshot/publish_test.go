@@ -16,7 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Data that was read before a connection was closed is in the snapshot. A closed connection is not an alarm.
+// If a connection is lost, the snapshot contains the data that was read before. The lost connection does not count as an
+// alarm.
 func TestTakeWhereAConnectionEnds(t *testing.T) {
 	for range 10 {
 		synctest.Test(t, func(t *testing.T) {
@@ -30,14 +31,13 @@ func TestTakeWhereAConnectionEnds(t *testing.T) {
 				Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() },
 			})
 			if err != nil || len(snap.Denied) != 1 {
-				t.Errorf("got %v; %+v, want no error and one denied object", err, snap)
+				t.Errorf("Take: got error %v and %+v, want no error and one denied access", err, snap)
 			}
 		})
 	}
 }
 
-// The clock of each node is measured. A node that does not answer does not keep the others from
-// being measured.
+// Take measures the clock of each node, even if one of the nodes does not answer.
 func TestTakeOfSeveralNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := snapshot.Source{}
@@ -50,15 +50,15 @@ func TestTakeOfSeveralNodes(t *testing.T) {
 		src.Nodes = append(src.Nodes, snapshot.Node{Address: "n3:5672", Dial: func(context.Context) (*amqp.Connection, error) { return nil, errors.New("no route") }})
 		snap, err := snapshot.Take(t.Context(), doctor.Config{Roles: []doctor.Role{}}, src)
 		if err != nil || len(snap.Clocks) != 2 || snap.Clocks[0].Node != "n1:5672" || snap.Clocks[1].Node != "n2:5672" {
-			t.Fatalf(`got %v; %+v, want no error and the clocks of "n1:5672" and "n2:5672"`, err, snap.Clocks)
+			t.Fatalf(`Take: got error %v and the clocks %+v, want no error and the clocks of n1:5672 and n2:5672`, err, snap.Clocks)
 		}
 		if c := snap.Clocks[1]; c.Low > 0 || c.High < 0 || c.Resolution().Seconds() > 0.01 {
-			t.Errorf("got %+v, want Low = 0, High of at least 0 and a resolution of at most 10ms", c)
+			t.Errorf("got the clock %+v, want Low <= 0, High >= 0 and a resolution of at most 10ms", c)
 		}
 		if !slices.ContainsFunc(snap.Unchecked, func(u doctor.Unchecked) bool {
 			return u.Area == doctor.AreaClock && strings.Contains(u.Why, "n3:5672") && strings.Contains(u.Why, "no route")
 		}) {
-			t.Errorf(`unchecked %+v, want the clock of n3:5672 because of "no route"`, snap.Unchecked)
+			t.Errorf(`got Unchecked = %+v, want the clock of n3:5672 with the reason "no route"`, snap.Unchecked)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func (s slowly) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// Dead letters are counted within 10 s, however slow the management API is. If it takes too long, AMQP is used.
+// Dead letters are counted within 10 s. If the management API is too slow for that, they are counted over AMQP.
 func TestSlowManagement(t *testing.T) {
 	for answer, source := range map[time.Duration]string{0: "management API", 3 * time.Second: "management API", 8 * time.Second: "AMQP", time.Hour: "AMQP"} {
 		t.Run(answer.String(), func(t *testing.T) {
@@ -79,10 +79,10 @@ func TestSlowManagement(t *testing.T) {
 					t.Fatal(err)
 				}
 				if n := snap.Live.Queues["q.dead"].Messages; n != 3 {
-					t.Errorf("counted %d dead letters, want 3", n)
+					t.Errorf("got %d dead letters, want 3", n)
 				}
 				if snap.Live.Source != source {
-					t.Errorf("read by %s, want %s; unchecked %v", snap.Live.Source, source, snap.Unchecked)
+					t.Errorf("got the source %s, want %s; unchecked areas: %v", snap.Live.Source, source, snap.Unchecked)
 				}
 			})
 		})

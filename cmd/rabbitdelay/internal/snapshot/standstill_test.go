@@ -22,7 +22,7 @@ import (
 
 const slow = "delay.ttl.1s"
 
-// told is a management API with one delay queue. It reports the given numbers of published messages and of dead letters
+// told is a management API with one delay queue, which reports the given numbers of published messages and of dead letters
 // in transit.
 type told struct {
 	published *atomic.Int64
@@ -41,8 +41,8 @@ func (m told) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// Take reports a queue that keeps its messages, and not a queue through which messages pass. Without the management
-// API, it cannot distinguish them if the queue's count does not fall.
+// Take reports a queue that keeps its messages, but not a queue through which messages pass. Without the management API,
+// it cannot distinguish the two if the queue's count does not decrease.
 func TestTakeFindsStandstill(t *testing.T) {
 	for name, c := range map[string]struct {
 		flow      bool // as many messages arrive as leave, without being observed
@@ -51,7 +51,7 @@ func TestTakeFindsStandstill(t *testing.T) {
 		blind     bool
 		found     int64
 		unchecked bool
-		seconds   float64 // the maximum duration of Take
+		seconds   float64 // the most that Take may need
 	}{
 		"stands still":                  {found: 3, seconds: 20},
 		"moves":                         {moves: true, seconds: 2},
@@ -73,7 +73,7 @@ func TestTakeFindsStandstill(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// The queue keeps its messages, whatever TTL the management API reports.
+				// The queue has no TTL, so it keeps its messages, although the management API reports a TTL.
 				if _, err := ch.QueueDeclare(slow, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 					t.Fatal(err)
 				}
@@ -82,7 +82,7 @@ func TestTakeFindsStandstill(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				synctest.Wait() // until the broker has received the messages
+				synctest.Wait() // waits until the broker has received the messages
 				published := &atomic.Int64{}
 				published.Store(3)
 				if c.flow {
@@ -105,7 +105,7 @@ func TestTakeFindsStandstill(t *testing.T) {
 				began := time.Now()
 				snap, err := snapshot.Take(t.Context(), cfg, src)
 				if took := time.Since(began); err != nil || took.Seconds() > c.seconds {
-					t.Fatalf("got %v, after %v, want no error and Seconds() <= %v", err, took, c.seconds)
+					t.Fatalf("Take: got error %v after %v, want no error after at most %v s", err, took, c.seconds)
 				}
 				kept := int64(0)
 				for _, s := range snap.Standing {
@@ -116,7 +116,7 @@ func TestTakeFindsStandstill(t *testing.T) {
 					unchecked = unchecked || u.Area == doctor.AreaStandstill
 				}
 				if kept != c.found || unchecked != c.unchecked {
-					t.Errorf("found %+v; unchecked %+v, want kept = %v and unchecked = %v", snap.Standing, snap.Unchecked, c.found, c.unchecked)
+					t.Errorf("got Standing = %+v and Unchecked = %+v, want %v kept messages and unchecked = %v", snap.Standing, snap.Unchecked, c.found, c.unchecked)
 				}
 			})
 		})

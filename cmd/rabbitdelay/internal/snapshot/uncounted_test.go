@@ -96,12 +96,12 @@ func TestUncounted(t *testing.T) {
 					Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }, Management: m, SkipClock: true, Hasty: c.hasty,
 				})
 				if took := time.Since(began); err != nil || took > c.within+time.Second {
-					t.Fatalf("got %v, after %v, want no error and at most %v", err, took, c.within+time.Second)
+					t.Fatalf("Take: got error %v after %v, want no error after at most %v", err, took, c.within+time.Second)
 				}
 				for _, name := range queues {
 					q := snap.Live.Queues[name]
 					if q.Ready() != 1 || q.Unknown() || q.Partial() == c.known {
-						t.Errorf("%s: got %d ready, unknown %t, partial %t, want 1, false and not %t",
+						t.Errorf("queue %s: got %d ready messages, Unknown = %t and Partial = %t, want 1, false and the opposite of %t",
 							name, q.Ready(), q.Unknown(), q.Partial(), c.known)
 					}
 				}
@@ -112,7 +112,7 @@ func TestUncounted(t *testing.T) {
 					}
 				}
 				if strings.Contains(why, "3, such as delay.ttl.1m, q, q.dead") != c.unchecked {
-					t.Errorf("got the unchecked areas %v, want the queues without counts among them: %t", snap.Unchecked, c.unchecked)
+					t.Errorf("got Unchecked = %v, want the queues without counts in it: %t", snap.Unchecked, c.unchecked)
 				}
 			})
 		})

@@ -23,8 +23,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A database that accepts connections and does not answer is reported as unchecked after a few
-// seconds, and the broker is shown.
+// If the database accepts connections but does not answer, it is reported as unchecked after a few seconds, and the status
+// contains the broker's part.
 func TestTakeWithAHungDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -42,7 +42,7 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 			t.Fatalf("got error %v and %+v, want no error, the broker's part and no tasks", err, s)
 		}
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("Take took %v, want at most 5s", took)
+			t.Errorf("Take returned after %v, want at most 5s", took)
 		}
 		why := ""
 		for _, u := range s.Unchecked {
@@ -51,12 +51,12 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 			}
 		}
 		if !strings.Contains(why, "the database has not answered within 3s") {
-			t.Errorf(`got the unchecked areas %+v, want the reason "the database has not answered within 3s"`, s.Unchecked)
+			t.Errorf(`got the unchecked areas %+v, want the reason "the database has not answered within 3s" in them`, s.Unchecked)
 		}
 	})
 }
 
-// silent is a management API that accepts requests and does not answer.
+// silent is a management API that accepts requests but does not answer.
 type silent struct{}
 
 func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -64,8 +64,8 @@ func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, context.Cause(r.Context())
 }
 
-// A management API that does not answer delays the status by only a few seconds, whatever the number of queues with dead
-// letters. They are counted and read over AMQP.
+// A management API that does not answer delays the status by only a few seconds, regardless of the number of queues with
+// dead letters. The dead letters are counted and read over AMQP.
 func TestTakeBesideAHungManagementAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{Version: "4.3.0"})
@@ -104,11 +104,11 @@ func TestTakeBesideAHungManagementAPI(t *testing.T) {
 			}},
 		})
 		if took := time.Since(began); err != nil || took > 10*time.Second {
-			t.Fatalf("got %v, after %v, want no error and at most 10s", err, took)
+			t.Fatalf("Take: got error %v after %v, want no error after at most 10s", err, took)
 		}
 		for _, d := range s.Destinations {
 			if d.Dead == nil || d.Dead.Messages != 1 || d.Dead.Sampled != 1 || d.Dead.Held != nil {
-				t.Errorf("%s: got %+v, want one dead letter that was read and an unknown number of held ones", d.Name, d.Dead)
+				t.Errorf("destination %s: got %+v, want Messages = 1, Sampled = 1 and Held = nil", d.Name, d.Dead)
 			}
 		}
 		if s.Broker.Managed() || len(s.Destinations) != 4 || s.Complete() {

@@ -19,7 +19,7 @@ func TestWhoSends(t *testing.T) {
 		"2 relays are running; their logs say why a task is not sent":                {running, {Name: "b:2", Seen: now.Add(-3 * time.Second)}, silent},
 	} {
 		if got := WhoSends(relays, now); got != want {
-			t.Errorf("got  %s\nwant %s", got, want)
+			t.Errorf("WhoSends returned\n%s, want\n%s", got, want)
 		}
 	}
 }

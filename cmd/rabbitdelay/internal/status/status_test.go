@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// night returns the data that Take reads from a broker with many problems.
+// night returns data as Take reads it from a broker with many problems.
 func night(t *testing.T) seen {
 	t.Helper()
 	now, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{3, 3}, Resolution: time.Second})
@@ -53,7 +53,7 @@ func night(t *testing.T) seen {
 	} {
 		q, ok := live.Queues[queue]
 		if !ok {
-			t.Fatalf("the queue %s belongs to none of these layouts", queue)
+			t.Fatalf("queue %s is in none of the layouts", queue)
 		}
 		q.Messages, q.Leaving, q.Unacked = c.Ready+c.Leaving+c.Unacked, c.Leaving, c.Unacked
 		live.Queues[queue] = q
@@ -72,7 +72,7 @@ func night(t *testing.T) seen {
 	}
 }
 
-// counted returns the counts of the management API.
+// counted returns a count from the management API.
 func counted(ready, leaving, unacked int64) Count {
 	return Count{Ready: ready, Leaving: &leaving, Unacked: &unacked}
 }
@@ -90,7 +90,7 @@ func TestStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(g, w) {
-			t.Errorf("%s:\ngot  %s\nwant %s", what, g, w)
+			t.Errorf("%s: got\n%s\nwant\n%s", what, g, w)
 		}
 	}
 	sec := func(n int) Span { return Span(time.Duration(n) * time.Second) }
@@ -123,11 +123,11 @@ func TestStatus(t *testing.T) {
 	expect("parked", s.Parked, DeadLetters{Queue: "delay.parked", Messages: 2, Held: new(int64), Groups: []Group{}})
 	expect("clients", s.Clients, []Client{{Name: "relay", Connections: 1, Blocked: 1}, {Name: "shop publish", Connections: 2}})
 	if len(s.Findings) == 0 || s.Layouts[0].Drained() || s.Broker == nil {
-		t.Errorf("findings %v, broker %v, want both, and a layout that is not drained", s.Findings, s.Broker)
+		t.Errorf("got findings %v and broker %v, want both set, and a first layout that has not drained", s.Findings, s.Broker)
 	}
 }
 
-// A layout with a hidden queue does not count as drained.
+// A layout with a queue that the user may not see does not count as drained.
 func TestHiddenIsNotDrained(t *testing.T) {
 	x := night(t)
 	for name, q := range x.snap.Live.Queues {
@@ -137,12 +137,12 @@ func TestHiddenIsNotDrained(t *testing.T) {
 	}
 	for _, l := range x.status().Layouts {
 		if want := l.Name == "delay.bucket.r3x3-1s" || l.Name == "delay.native"; l.Name != "delay.plugin" && l.Drained() != want {
-			t.Errorf("%s is drained: got %t, want %t; %+v", l.Name, l.Drained(), want, l.Waiting)
+			t.Errorf("layout %s: Drained = %t, want %t: %+v", l.Name, l.Drained(), want, l.Waiting)
 		}
 	}
 }
 
-// Messages that are not ready are unknown over AMQP, so an empty layout may still have some.
+// AMQP counts only ready messages, so a layout without ready messages may still contain others.
 func TestOverAMQPOnlyReadyMessagesAreKnown(t *testing.T) {
 	x := night(t)
 	for name, q := range x.snap.Live.Queues {
@@ -152,21 +152,21 @@ func TestOverAMQPOnlyReadyMessagesAreKnown(t *testing.T) {
 	x.snap.Live.BindingsKnown, x.looks = false, nil
 	s := x.status()
 	for _, l := range s.Layouts {
-		if l.Name == "delay.plugin" { // only the management API shows it
+		if l.Name == "delay.plugin" { // only the management API shows its messages
 			continue
 		}
 		if l.Drained() || l.Waiting.Leaving != nil || l.Waiting.Unacked != nil {
-			t.Errorf("%s: got %+v, drained %t, want false, Waiting.Leaving = nil and Waiting.Unacked = nil", l.Name, l.Waiting, l.Drained())
+			t.Errorf("layout %s: got %+v and Drained = %t, want false, Leaving = nil and Unacked = nil", l.Name, l.Waiting, l.Drained())
 		}
 	}
 	for _, d := range s.Destinations {
 		if d.Waiting.InTransit() != nil || d.Waiting.Complete() || d.Dead != nil && d.Dead.Held != nil {
-			t.Errorf("%s: %+v, dead letters %+v, want unknown numbers in transit", d.Name, d.Waiting, d.Dead)
+			t.Errorf("destination %s: got %+v and the dead letters %+v, want the numbers in transit to be unknown", d.Name, d.Waiting, d.Dead)
 		}
 	}
 }
 
-// The messages of a queue that the management API has not counted yet are unknown, except those that are ready.
+// If the management API has not counted a queue yet, the numbers of messages that are not ready are unknown.
 func TestUncountedIsUnknown(t *testing.T) {
 	x := night(t)
 	for _, name := range []string{"delay.bucket.r2x2-1m.2m", "orders", "orders.dead", "delay.parked"} {
@@ -178,19 +178,19 @@ func TestUncountedIsUnknown(t *testing.T) {
 	s := x.status()
 	for _, l := range s.Layouts {
 		if known := l.Waiting.InTransit() != nil; known == (l.Name == "delay.bucket.r2x2-1m") || known && l.Name != "delay.native" && l.Waiting.Complete() != known || !known && l.Drained() {
-			t.Errorf("%s: waiting %+v, drained %t, which contradict each other", l.Name, l.Waiting, l.Drained())
+			t.Errorf("layout %s: got %+v and Drained = %t, want unknown numbers and false for delay.bucket.r2x2-1m, and known numbers for the others", l.Name, l.Waiting, l.Drained())
 		}
 	}
 	for _, d := range s.Destinations {
 		if known := d.Waiting.Leaving != nil && d.Waiting.Unacked != nil; known == (d.Name == "orders") || d.Waiting.Unknown {
-			t.Errorf("%s: waiting %+v, want it unknown for orders only", d.Name, d.Waiting)
+			t.Errorf("destination %s: got %+v, want Leaving and Unacked unknown for orders only", d.Name, d.Waiting)
 		}
 		if d.Dead != nil && (d.Dead.Held != nil || d.Dead.Unknown) {
-			t.Errorf("%s: dead letters %+v, want the held ones unknown", d.Name, d.Dead)
+			t.Errorf("destination %s: got the dead letters %+v, want Held = nil and Unknown = false", d.Name, d.Dead)
 		}
 	}
 	if s.Parked.Held != nil || s.Empty() {
-		t.Errorf("got parked %+v and empty %t, want Parked.Held = nil and false", s.Parked, s.Empty())
+		t.Errorf("got Parked = %+v and Empty = %t, want Held = nil and false", s.Parked, s.Empty())
 	}
 }
 
@@ -205,33 +205,33 @@ func TestDoubtfulIsUnknown(t *testing.T) {
 	x.looks = nil
 	s := x.status()
 	if !s.Parked.Unknown || s.Parked.Held != nil || s.Empty() {
-		t.Errorf("parked messages %+v, empty %t, want them unknown and false", s.Parked, s.Empty())
+		t.Errorf("got the parked messages %+v and empty = %t, want an unknown number and false", s.Parked, s.Empty())
 	}
 	for _, d := range s.Destinations {
 		if d.Name == "orders" && (d.Dead == nil || !d.Dead.Unknown || d.Dead.Held != nil) {
-			t.Errorf("%s: dead letters %+v, want them unknown", d.Name, d.Dead)
+			t.Errorf("%s: got the dead letters %+v, want an unknown number", d.Name, d.Dead)
 		}
 	}
 }
 
-// A queue that has not changed is not read again.
+// A queue whose messages have not changed is not read again.
 func TestRecall(t *testing.T) {
 	first := night(t).status()
 	s := night(t)
 	s.looks, s.known = nil, map[string]DeadLetters{}
 	if !s.recall("orders.dead", &first) || s.status().Destinations[2].Dead.Sampled != 3 {
-		t.Error("recall forgot what was read from orders.dead")
+		t.Error("recall did not return the earlier result for orders.dead, want it because the queue has not changed")
 	}
 	if s.recall("delay.parked", &first) {
-		t.Error("recall returned a result for the parked queue, which was never read")
+		t.Error("recall returned a result for delay.parked, want none because the queue was never read")
 	}
 	s.snap.Live.Queues["orders.dead"] = plan.Queue{Messages: 5}
 	if s.recall("orders.dead", &first) {
-		t.Error("recall used an earlier result, although orders.dead has changed")
+		t.Error("recall returned an earlier result for orders.dead, want none because the queue has changed")
 	}
 }
 
-// Without a broker, the tasks and the reason are shown.
+// Without a broker, the status contains the tasks, and the reason why the broker could not be read.
 func TestStatusWithoutBroker(t *testing.T) {
 	s := seen{at: time.Unix(1000, 0), cfg: doctor.Config{}.WithDefaults(), tasks: &Tasks{
 		Counts: []TaskCount{{Queue: "q", Status: "pending", Count: 2}}, due: []int64{1, 1, 2, 2},
@@ -239,7 +239,7 @@ func TestStatusWithoutBroker(t *testing.T) {
 	s.uncheckedf(AreaBroker, "connection\nrefused")
 	got := s.status()
 	if got.Broker != nil || got.Complete() || got.Unchecked[0].Why != "connection; refused" || *got.DueSoon[2].Tasks != 2 {
-		t.Errorf("got %+v, want no broker, an unchecked connection and two tasks due soon", got)
+		t.Errorf("got %+v, want no broker, an unchecked area with the reason \"connection; refused\", and two tasks due soon", got)
 	}
 	text, err := json.Marshal(got)
 	if err != nil {
@@ -247,7 +247,7 @@ func TestStatusWithoutBroker(t *testing.T) {
 	}
 	for _, unknown := range []string{`"layouts":null`, `"destinations":null`, `"findings":null`, `"clients":null`, `"alarms":null`, `"on_broker_at_least":null`} {
 		if !bytes.Contains(text, []byte(unknown)) {
-			t.Errorf("got %s, want %s in it", text, unknown)
+			t.Errorf("got the JSON %s, want %s in it", text, unknown)
 		}
 	}
 }

@@ -28,8 +28,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A user with read-only permissions sees the waiting messages, and no complaints about missing permissions. A second
-// call does not measure the clocks again.
+// A user with read-only permissions sees the waiting messages and no findings about missing permissions. A second call of
+// Take reuses the measured clocks.
 func TestTakeByAReadOnlyUser(t *testing.T) {
 	srv := inmemory.New(t, amqptest.Options{})
 	ch := srv.Channel()
@@ -52,16 +52,16 @@ func TestTakeByAReadOnlyUser(t *testing.T) {
 		}
 		ofClock := func(u doctor.Unchecked) bool { return u.Area == doctor.AreaClock }
 		if src.Before != nil && slices.ContainsFunc(s.Unchecked, ofClock) {
-			t.Errorf("the second call of Take did not check the clock: %+v", s.Unchecked)
+			t.Errorf("the second call of Take: got the unchecked areas %+v, want no clock among them", s.Unchecked)
 		}
 		if notes := strings.Join(s.Notes, "\n"); src.Before != nil && strings.Contains(notes, "clock") {
-			t.Errorf("the second call of Take has a note about the clock: %s", notes)
+			t.Errorf("the second call of Take: got the notes %s, want none about the clock", notes)
 		}
 		src.Before = &s
 	}
 }
 
-// An object that the user is not allowed to see, which RabbitMQ hides since 4.3, is unknown and not empty.
+// The counts of a queue that the user may not see, which RabbitMQ hides since 4.3, are unknown and not 0.
 func TestTakeOfHiddenObjects(t *testing.T) {
 	srv := inmemory.New(t, amqptest.Options{Version: "4.3.0"})
 	ch := srv.Channel()
@@ -85,11 +85,11 @@ func TestTakeOfHiddenObjects(t *testing.T) {
 		t.Fatalf("got error %v and %+v, want no error and one destination with its dead letters", err, s)
 	}
 	if d := s.Destinations[0]; !d.Waiting.Unknown || !d.Dead.Unknown || d.Unconsumed() {
-		t.Errorf("got %+v, with dead letters %+v, want Waiting and Dead to be unknown, and the destination not to be reported as unconsumed", d, d.Dead)
+		t.Errorf("got %+v with the dead letters %+v, want both unknown, and Unconsumed = false", d, d.Dead)
 	}
 }
 
-// Times are in UTC, as in all other JSON, whatever zone the process is in.
+// Times are in UTC, as in all other JSON, regardless of the process's time zone.
 func TestTakeInUTC(t *testing.T) {
 	srv := inmemory.New(t, amqptest.Options{})
 	ch := srv.Channel()
@@ -133,23 +133,23 @@ func TestTakeInUTC(t *testing.T) {
 	case err != nil:
 		t.Fatal(err)
 	case s.Tasks == nil:
-		t.Fatalf("no tasks in %+v", s)
+		t.Fatalf("got %+v, want Tasks to be set", s)
 	case s.Tasks.Overdue == nil:
-		t.Fatalf("no overdue task in %+v", s.Tasks)
+		t.Fatalf("got %+v, want Overdue to be set", s.Tasks)
 	case len(s.Tasks.Relays) != 1:
-		t.Fatalf("%d relays, want 1: %+v", len(s.Tasks.Relays), s.Tasks.Relays)
+		t.Fatalf("got %d relays, want 1: %+v", len(s.Tasks.Relays), s.Tasks.Relays)
 	case len(s.Destinations) != 1:
-		t.Fatalf("%d destinations, want 1: %+v", len(s.Destinations), s.Destinations)
+		t.Fatalf("got %d destinations, want 1: %+v", len(s.Destinations), s.Destinations)
 	case s.Destinations[0].Dead == nil:
-		t.Fatalf("no dead letters in %+v", s.Destinations[0])
+		t.Fatalf("got %+v, want Dead to be set", s.Destinations[0])
 	case s.Destinations[0].Dead.Oldest == nil:
-		t.Fatalf("no time of the oldest dead letter in %+v", s.Destinations[0].Dead)
+		t.Fatalf("got %+v, want Oldest to be set", s.Destinations[0].Dead)
 	}
 	for name, at := range map[string]time.Time{
 		"at": s.At, "due": s.Tasks.Overdue.Due, "oldest": *s.Destinations[0].Dead.Oldest, "started": s.Tasks.Relays[0].Started, "seen": s.Tasks.Relays[0].Seen,
 	} {
 		if at.Location() != time.UTC {
-			t.Errorf("%s is %v, want a time in UTC", name, at)
+			t.Errorf("time %s is %v, want it in UTC", name, at)
 		}
 	}
 }
@@ -168,19 +168,19 @@ func (oneDelay) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// Repeated calls find a delay queue that keeps messages, whatever its TTL, and none of the calls waits for the TTL.
+// Repeated calls of Take find a delay queue that keeps its messages, whatever its TTL, without waiting for the TTL.
 func TestTakeAgainFindsStandstill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := inmemory.New(t, amqptest.Options{})
 		ch := srv.Channel()
-		// The queue keeps its messages, whatever TTL the management API reports.
+		// The queue has no TTL, so it keeps its messages, although the management API reports a TTL.
 		if _, err := ch.QueueDeclare("delay.ttl.1m", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 			t.Fatal(err)
 		}
 		if err := ch.PublishWithContext(t.Context(), "", "delay.ttl.1m", false, false, amqp.Publishing{}); err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait() // until the broker has received the message
+		synctest.Wait() // waits until the broker has received the message
 		m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: oneDelay{}})
 		if err != nil {
 			t.Fatal(err)
@@ -193,11 +193,11 @@ func TestTakeAgainFindsStandstill(t *testing.T) {
 			at := time.Now()
 			s, err := status.Take(t.Context(), src)
 			if err != nil || time.Since(at) > time.Second {
-				t.Fatalf("got %v, after %v, want no error and at most 1s", err, time.Since(at))
+				t.Fatalf("Take: got error %v after %v, want no error after at most 1s", err, time.Since(at))
 			}
 			found := slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return f.ID == "delay-standstill" })
 			if after := time.Since(began); found && after < 2*time.Minute || !found && after > 150*time.Second {
-				t.Errorf("%v after the start, standstill found: got %v, want it after 2m", after, found)
+				t.Errorf("%v after the start: standstill found = %t, want false before 2m and true after 2m30s", after, found)
 			}
 			src.Before = &s
 			<-time.After(5 * time.Second)
@@ -205,7 +205,8 @@ func TestTakeAgainFindsStandstill(t *testing.T) {
 	})
 }
 
-// wiped is the management API of a virtual host with one delay queue, which has messages from the third call on.
+// wiped is the management API of a virtual host with one delay queue. Its queue has messages from the call with the number
+// later on, or never if later is 0.
 type wiped struct{ looks, later int }
 
 func (w *wiped) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -225,8 +226,8 @@ func (w *wiped) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// After a virtual host was wiped, the tasks that were sent to it no longer have a message. A count that is too low once
-// proves nothing, because a message may be between two queues.
+// After a virtual host was wiped, the tasks that had been sent to it are reported as missing their messages. Take counts
+// several times before it reports this, because a message may be in transit between two queues.
 func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 	for name, c := range map[string]struct {
 		later   int // the number of the inspection that finds messages
@@ -252,7 +253,7 @@ func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 					t.Fatalf("got error %v and %+v, want no error and a count of sent tasks", err, first.Tasks)
 				}
 				if s := first.Tasks.Sent; s.Tasks != 2 || s.Missing == nil || *s.Missing != c.missing {
-					t.Errorf("sent: %+v, missing %v, want 2 tasks, %d of them missing", s, s.Missing, c.missing)
+					t.Errorf("sent tasks: got %+v, want Tasks = 2 and Missing = %d", s, c.missing)
 				}
 				src.Before = &first
 				again, err := status.Take(t.Context(), src)
@@ -261,15 +262,15 @@ func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 				}
 				found := slices.ContainsFunc(again.Findings, func(f doctor.Finding) bool { return f.ID == "tasks-without-message" })
 				if found != (c.missing > 0) || again.Empty() != found {
-					t.Errorf("missing messages found: %v, status is empty: got %v, want opposite values, and found only if messages are missing",
-						found, again.Empty())
+					t.Errorf("got tasks-without-message = %t and Empty = %t, want the finding if messages are missing (%t), and Empty in the same cases",
+						found, again.Empty(), c.missing > 0)
 				}
 			})
 		})
 	}
 }
 
-// sentTasks returns a table with two tasks that were sent an hour ago and are due in an hour.
+// sentTasks returns a store with two tasks that were sent an hour ago and are due in an hour.
 func sentTasks(t *testing.T) *taskview.Store {
 	t.Helper()
 	db, err := sql.Open("sqlite", t.TempDir()+"/tasks.db")

@@ -22,10 +22,10 @@ func TestMoment(t *testing.T) {
 			t.Errorf("Set(%q): got %v, want no error", text, err)
 		}
 		if m.at.Before(before.Add(want)) || m.at.After(time.Now().Add(want)) {
-			t.Errorf("%s is %v, want %v from %v", text, m.at, want, before)
+			t.Errorf("Set(%q): got the time %v, want %v after %v", text, m.at, want, before)
 		}
 		if m.String() != text {
-			t.Errorf("String after Set(%s): got %s, want the same text", text, m.String())
+			t.Errorf("Set(%q): String returned %q, want the same text", text, m.String())
 		}
 	}
 	var m moment
@@ -37,7 +37,7 @@ func TestMoment(t *testing.T) {
 	}
 	for _, bad := range []string{"", "-", "--1h", "+-1h", "-+1h", "1", "tomorrow"} {
 		if err := m.Set(bad); err == nil {
-			t.Errorf("Set(%q): got no error, want one", bad)
+			t.Errorf("Set(%q): got no error", bad)
 		}
 	}
 }
@@ -52,7 +52,7 @@ func TestRemedies(t *testing.T) {
 		"reschedule or run":   {Action: "revive", Status: schedule.StatusPending},
 	} {
 		if got := remedy(&e); !strings.Contains(got, want) {
-			t.Errorf("%+v: got %s, want a text with %q", e, got, want)
+			t.Errorf("remedy(%+v) = %s, want %q in it", e, got, want)
 		}
 	}
 }

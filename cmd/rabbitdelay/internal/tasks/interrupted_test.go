@@ -9,7 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// A reschedule by a duration must not be repeated from the beginning, so if it is interrupted, it says how to resume.
+// Repeating an interrupted reschedule by a duration from the start would reschedule tasks twice. The command therefore
+// prints how to resume it.
 func TestInterruptedMove(t *testing.T) {
 	url := clitest.NewDB(t)
 	for _, id := range []string{"a", "b"} {
@@ -21,7 +22,7 @@ func TestInterruptedMove(t *testing.T) {
 	}
 	defer func() { _ = db.Close() }()
 	moved := func() (n int) {
-		// The query is repeated while the database is busy.
+		// Errors are ignored because the database may be busy; the query is repeated.
 		_ = db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = 2").Scan(&n)
 		return n
 	}
@@ -33,13 +34,13 @@ func TestInterruptedMove(t *testing.T) {
 		args := strings.Fields("tasks reschedule --all --by 1h --yes --batch 1 --pause 1h --db " + url)
 		ended <- clitest.RunTo(ctx, &out, &errs, args...)
 	}()
-	clitest.Await(t, "the first task is moved", func() bool { return moved() > 0 })
+	clitest.Await(t, "the first task is rescheduled", func() bool { return moved() > 0 })
 	cancel()
 	if code := <-ended; code != 130 {
 		t.Errorf("exit code %d, want 130", code)
 	}
 	if !strings.HasPrefix(out.String(), "1 of 2 tasks rescheduled in ") {
-		t.Errorf(`output %s, want a text beginning with "1 of 2 tasks rescheduled in "`, out.String())
+		t.Errorf(`got the output %s, want it to begin with "1 of 2 tasks rescheduled in "`, out.String())
 	}
 	const (
 		before = "rabbitdelay: interrupted; to continue, run the same command with --after '"
@@ -48,10 +49,10 @@ func TestInterruptedMove(t *testing.T) {
 	_, rest, _ := strings.Cut(errs.String(), before)
 	after, _, ok := strings.Cut(rest, behind)
 	if !ok {
-		t.Fatalf("standard error does not say how to continue: %s", errs.String())
+		t.Fatalf("got Stderr %s, want the command to continue in it", errs.String())
 	}
 	clitest.Expect(t, 0, "tasks", "reschedule", "--all", "--by", "1h", "--yes", "--after", after, "--db", url)
 	if n := moved(); n != 2 {
-		t.Errorf("got %d of 2 tasks that were rescheduled once, want both", n)
+		t.Errorf("%d tasks were rescheduled once, want 2", n)
 	}
 }

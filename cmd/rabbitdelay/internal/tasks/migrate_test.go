@@ -8,18 +8,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-// --print prints the SQL of every table for each kind of database, and with --json the same text.
+// --print prints the SQL for every table for each kind of database. With --json, the SQL is the same.
 func TestMigratePrint(t *testing.T) {
 	for _, db := range []string{"postgres:", "mysql:", "sqlite:"} {
 		t.Run(db, func(t *testing.T) {
 			text := clitest.Expect(t, 0, "migrate", "--db", db, "--print")
 			for _, table := range []string{"rabbitdelay_processed", "rabbitdelay_tasks"} {
 				if !strings.Contains(text.Stdout, table) {
-					t.Errorf("the output does not create the table %s:\n%s", table, text.Stdout)
+					t.Errorf("got the SQL\n%[2]s\nwant it to create the table %[1]s", table, text.Stdout)
 				}
 			}
 			if text.Stderr != "" {
-				t.Errorf(`errors %s, want ""`, text.Stderr)
+				t.Errorf(`got Stderr = %q, want ""`, text.Stderr)
 			}
 			var script struct{ Database, SQL string }
 			got := clitest.Expect(t, 0, "migrate", "--db", db, "--print", "--json")
@@ -27,7 +27,7 @@ func TestMigratePrint(t *testing.T) {
 				t.Fatalf("the output is not JSON: %v\n%s", err, got)
 			}
 			if script.SQL+"\n" != text.Stdout {
-				t.Errorf("--json prints different SQL:\n%s", script.SQL)
+				t.Errorf("--json printed the SQL\n%s\nwant as without it\n%s", script.SQL, text.Stdout)
 			}
 		})
 	}

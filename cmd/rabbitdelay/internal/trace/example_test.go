@@ -17,8 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Take returns what has happened to a message. With a database, it also returns the row of a task and the idempotency
-// records.
+// Take returns where a message is and why. With a database, it also returns the task's row and the idempotency records.
 func ExampleTake() {
 	ctx := context.Background()
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.3.0"})

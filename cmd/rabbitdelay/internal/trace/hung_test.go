@@ -20,7 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// The dead-letter queues are searched although the database does not answer.
+// Take searches the dead-letter queues even if the database does not answer.
 func TestTakeWithAHungDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := inmemory.New(t, amqptest.Options{})
@@ -44,13 +44,13 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 			DB: db, Queues: []string{"q.dead"},
 		})
 		if err != nil || len(got.DeadLetters) != 1 || got.Complete() {
-			t.Errorf("%v: got %+v, want no error and an incomplete trace with 1 dead letter", err, got)
+			t.Errorf("Take: got error %v and %+v, want no error and an incomplete trace with 1 dead letter", err, got)
 		}
 		if got.TasksKnown || got.Effects != nil || got.Records != nil || got.Scopes != nil || got.Waiting == nil || got.Unsearched == nil {
-			t.Errorf("got %+v, want nil for exactly what could not be read", got)
+			t.Errorf("got %+v, want nil for exactly those parts that could not be read", got)
 		}
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("Take took %v, want at most 5s", took)
+			t.Errorf("Take returned after %v, want at most 5s", took)
 		}
 	})
 }

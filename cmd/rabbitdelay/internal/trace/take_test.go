@@ -27,8 +27,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// empty is a management API that lists all objects. At first it has not counted any messages. After some time it
-// reports that all queues are empty, unless that time is 0.
+// empty is a management API that lists all objects. At first it has no message counts. After some time it counts all
+// queues as empty, unless that time is 0.
 type empty struct {
 	topology.Topology
 
@@ -66,8 +66,8 @@ func (e empty) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(body)), Request: r}, err
 }
 
-// Take also searches queues that the management API has not counted yet. It reports that the broker does not have a
-// message only if it has searched everything.
+// Take also searches queues that the management API has not counted yet. Only if it has searched all queues does it report
+// that the broker does not have a message.
 func TestTakeLooksForItself(t *testing.T) {
 	hour, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
 	if err != nil {
@@ -149,10 +149,10 @@ func TestTakeLooksForItself(t *testing.T) {
 				}
 				got, err := trace.Take(t.Context(), "it", trace.Source{Status: src})
 				if err != nil || got.Complete() == c.uncounted {
-					t.Fatalf("got %v; unchecked %v, want no error and an incomplete trace: %t", err, got.Unchecked, c.uncounted)
+					t.Fatalf("Take: got error %v and the unchecked areas %v, want no error and an incomplete trace: %t", err, got.Unchecked, c.uncounted)
 				}
 				if !strings.Contains(got.Why, c.why) || got.Everywhere() != c.everywhere || got.Found() != (len(got.DeadLetters) == 1) {
-					t.Errorf("everywhere %t, want %t; why %q, want %q", got.Everywhere(), c.everywhere, got.Why, c.why)
+					t.Errorf("got Everywhere = %t, Found = %t and Why = %q, want %t, Found only with a dead letter, and %q in Why", got.Everywhere(), got.Found(), got.Why, c.everywhere, c.why)
 				}
 				page, err := status.Take(t.Context(), src)
 				if err != nil {
@@ -163,12 +163,12 @@ func TestTakeLooksForItself(t *testing.T) {
 					return f.What == fmt.Sprintf("Dead letters are waiting: %d in q.dead.", dead)
 				})
 				if dead != c.searched.Messages || told != (dead > 0) {
-					t.Errorf("the status has %d dead letters and the findings %+v, want as many as Search found, and a finding if there are any",
-						dead, page.Findings)
+					t.Errorf("the status has %d dead letters and the findings %+v, want %d dead letters, and a finding if there are any",
+						dead, page.Findings, c.searched.Messages)
 				}
 				for _, s := range got.Searched {
 					if s.Queue == "q.dead" && s != c.searched {
-						t.Errorf("searched %+v, want %+v", s, c.searched)
+						t.Errorf("the search of q.dead: got %+v, want %+v", s, c.searched)
 					}
 				}
 			})

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// TestWhy checks the sentence for every possible state of a message or a task.
+// TestWhy checks the explanation of every possible state of a message or a task.
 func TestWhy(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	past, future := now.Add(-time.Hour), now.Add(time.Hour)
@@ -98,12 +98,12 @@ func TestWhy(t *testing.T) {
 	} {
 		c.At = now
 		if got := c.Explain(); !strings.Contains(got, want) {
-			t.Errorf("got  %s\nwant %s", got, want)
+			t.Errorf("Explain returned\n%s, want it to contain\n%s", got, want)
 		}
 	}
 	lying := dead(inspect.ReasonParked)
 	lying[0].Destination = topology.Destination{Exchange: "x", RoutingKey: "k"}
 	if got := (&Trace{DeadLetters: lying}).Explain(); !strings.Contains(got, "its destination x:k;") {
-		t.Errorf(`got %q, want a text with "its destination x:k;"`, got)
+		t.Errorf(`Explain returned %q, want "its destination x:k;" in it`, got)
 	}
 }

@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Login attempts are counted by address, and become available again with time. A browser in which
-// the user has logged in before has its own attempts, so that a stranger cannot lock a user out.
+// Login attempts are limited by address, and become available again over time. A browser in which the user has logged in
+// before has a separate limit, so that a stranger cannot lock a user out.
 func TestLoginsAreLimited(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "users.yaml")
 	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
@@ -69,11 +69,11 @@ func TestLoginsAreLimited(t *testing.T) {
 	const right = "correct horse battery"
 	for i := range 15 {
 		if err := try("otto", "wrong", fmt.Sprintf("192.0.2.%d:1", i), ""); !errors.Is(err, ErrWrong) {
-			t.Fatalf("try %d: got %v, want ErrWrong", i, err)
+			t.Fatalf("attempt %d: got error %v, want ErrWrong", i, err)
 		}
 	}
 	if err := try("otto", right, "192.0.2.99:1", ""); err != nil {
-		t.Errorf("login after wrong passwords of other users: got %v, want no error", err)
+		t.Errorf("login after wrong passwords from other addresses: got error %v, want nil", err)
 	}
 	for range 20 {
 		a.byAddress.allow("198.51.100.7", now)
@@ -89,7 +89,7 @@ func TestLoginsAreLimited(t *testing.T) {
 	}
 	for range 3 {
 		if err := try("otto", right, "192.0.2.99:1", ""); !errors.Is(err, ErrMany) {
-			t.Errorf("an eleventh try: got %v, want ErrMany", err)
+			t.Errorf("an attempt beyond the limit: got error %v, want ErrMany", err)
 		}
 	}
 	now = now.Add(12 * time.Second)
@@ -97,12 +97,12 @@ func TestLoginsAreLimited(t *testing.T) {
 		t.Errorf("login 12 s later: got %v, want no error", err)
 	}
 	if want := map[string]int{"otto login, no error": 3, "otto login, " + ErrWrong.Error(): 25, "otto login, " + ErrMany.Error(): 1}; !maps.Equal(notes, want) {
-		t.Errorf("recorded: got %v, want %v", notes, want)
+		t.Errorf("recorded attempts: got %v, want %v", notes, want)
 	}
-	for i := range known { // a cookie of another user, or a forged one
+	for i := range known { // forges the cookies
 		known[i].Value += "x"
 	}
-	for range 2 { // two attempts have become available again
+	for range 2 { // uses the two attempts that have become available again
 		a.byAddress.allow("198.51.100.7", now)
 		a.byAddress.allow("2001:db8::/64", now)
 	}
@@ -114,12 +114,11 @@ func TestLoginsAreLimited(t *testing.T) {
 		}
 	}
 	if err := try("eve", "wrong", "10.1.2.3:5", "203.0.113.9"); !errors.Is(err, ErrWrong) {
-		t.Errorf("another behind the proxy: got %v, want ErrWrong", err)
+		t.Errorf("another client behind the proxy: got error %v, want ErrWrong", err)
 	}
 }
 
-// A proxy may append the address that it has seen as a separate header line, after the line of a
-// client that pretends to be another user.
+// A proxy may add the client's address as a separate X-Forwarded-For line, after a line that the client has forged.
 func TestForwardedOnTwoLines(t *testing.T) {
 	a := &Auth{cfg: Config{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
 	r := httptest.NewRequest(http.MethodPost, "/login", http.NoBody)
@@ -127,11 +126,11 @@ func TestForwardedOnTwoLines(t *testing.T) {
 	r.Header.Add("X-Forwarded-For", "203.0.113.1")
 	r.Header.Add("X-Forwarded-For", "198.51.100.7")
 	if got := a.address(r); got != "198.51.100.7" {
-		t.Errorf("the request comes from %s, want the address that the proxy has seen", got)
+		t.Errorf("got the address %s, want 198.51.100.7, which the proxy has added", got)
 	}
 }
 
-// A name that no user can have is not remembered by the limiter and not written to the log in full.
+// A name that is too long for a user is not stored by the limiter, and is shortened in the log.
 func TestLongNames(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "users.yaml")
 	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
@@ -147,17 +146,17 @@ func TestLongNames(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader(form.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		if err := a.Login(httptest.NewRecorder(), r); err == nil {
-			t.Fatal("a login with an unknown name succeeded")
+			t.Fatal("a login with an unknown name: got no error")
 		}
 	}
 	for _, l := range logs.All() {
 		if name, _ := l.ContextMap()["name"].(string); name == "" || len(name) > 100 {
-			t.Errorf("the log has %d bytes of the name, want 1 to 100", len(name))
+			t.Errorf("the log contains %d bytes of the name, want 1 to 100", len(name))
 		}
 	}
 }
 
-// The memory of a limiter is bounded, and it forgets only keys whose attempts are all available.
+// The memory of a limiter is bounded. It removes only keys whose attempts are all available again.
 func TestLimiterIsBounded(t *testing.T) {
 	l := limiter{every: time.Second, burst: 2}
 	now := time.Now()
@@ -167,11 +166,11 @@ func TestLimiterIsBounded(t *testing.T) {
 		}
 	}
 	if l.allow("one more", now) {
-		t.Error("allow accepted a new key, although the limiter is full and has no key to forget")
+		t.Error("allow accepted a key beyond maxKeys, want it refused because no key can be removed")
 	}
 	now = now.Add(2 * time.Second)
 	if !l.allow("one more", now) || len(l.keys) != 1 {
-		t.Errorf("the limiter contains %d keys after a pause, want 1", len(l.keys))
+		t.Errorf("after a pause, the limiter has %d keys, want 1 because the others have all their attempts again", len(l.keys))
 	}
 }
 
@@ -185,13 +184,13 @@ func TestFileIsChecked(t *testing.T) {
 	} {
 		f.SessionKey = strings.NewReplacer("-", "+", "_", "/").Replace(f.SessionKey)
 		if err := f.check(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
+			t.Errorf("got error %v, want one containing %q", err, want)
 		}
 	}
 }
 
-// Concurrent changes to the users file are all made. A name that looks like another user's name or a token's name is
-// refused, and so is a file that all users may write. An empty file has no users.
+// No concurrent change to the users file is lost. A name that looks like another user's name or a token's name is refused.
+// A file keeps its mode when it is changed, and an empty file has no users.
 func TestUsersFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "users.yaml")
 	var all sync.WaitGroup
@@ -209,11 +208,11 @@ func TestUsersFile(t *testing.T) {
 	}
 	f, err := Read(file)
 	if err != nil || len(f.Tokens) != 9 {
-		t.Fatalf("%d tokens, want 9 (%v)", len(f.Tokens), err)
+		t.Fatalf("got %d tokens (error %v), want 9", len(f.Tokens), err)
 	}
 	for _, name := range []string{"token ops", "Token x", "anna ", " anna", "an\u200bna", "a\nb", "\xff", "a\u00a0b"} {
 		if _, err := SetUser(file, name, service.RoleViewer, []byte("correct horse battery")); err == nil || !strings.Contains(err.Error(), "expected") {
-			t.Errorf(`a user called %q: got %v, want an error with "expected"`, name, err)
+			t.Errorf(`a user with the name %q: got error %v, want "expected" in it`, name, err)
 		}
 	}
 	if err := os.Chmod(file, 0o640); err != nil {
@@ -223,7 +222,7 @@ func TestUsersFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o640 {
-		t.Errorf("mode %v after a change, want 0640 (%v)", info.Mode(), err)
+		t.Errorf("after a change, the file's mode is %v (error %v), want 0640", info.Mode(), err)
 	}
 
 	a, err := New(Config{Path: file, Logger: zap.NewNop()})
@@ -238,13 +237,13 @@ func TestUsersFile(t *testing.T) {
 		return ok
 	}
 	if !knows() {
-		t.Error("the token is not accepted")
+		t.Error("a token in the users file was refused, want it accepted")
 	}
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if knows() {
-		t.Error("the token is accepted although the file is empty")
+		t.Error("a token was accepted after the file became empty, want it refused")
 	}
 }
 
@@ -277,15 +276,15 @@ func TestReadRefusesAFileThatOthersMayUse(t *testing.T) {
 		}
 		_, err := Read(file)
 		if refused := err != nil; refused != (c.refused != "") {
-			t.Errorf("%s: got %v, want error %q", name, err, c.refused)
+			t.Errorf("%s: got error %v, want %q, or none if empty", name, err, c.refused)
 		}
 		if err != nil && !strings.Contains(err.Error(), c.refused) {
-			t.Errorf("%s: got %v, want an error with %q", name, err, c.refused)
+			t.Errorf("%s: got error %v, want %q in it", name, err, c.refused)
 		}
 	}
 }
 
-// A session that was logged out has ended, even for a copy of its cookie.
+// After a logout, the session is invalid, even for a copy of its cookie.
 func TestLogoutEndsTheSession(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "users.yaml")
 	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
@@ -312,14 +311,14 @@ func TestLogoutEndsTheSession(t *testing.T) {
 	one, other := session(), session()
 	a.Logout(httptest.NewRecorder(), one)
 	if _, ok := a.Caller(one); ok {
-		t.Error("the session is still valid after its logout")
+		t.Error("the session is valid after its logout, want it invalid")
 	}
 	if _, ok := a.Caller(other); !ok {
-		t.Error("another session of the user has ended too")
+		t.Error("another session of the user is invalid after the logout, want it valid")
 	}
 }
 
-// FuzzUsersFile reads arbitrary files. If a file is accepted, it can be written and read again.
+// FuzzUsersFile parses arbitrary files. If a file is accepted, it can be written and parsed again.
 func FuzzUsersFile(f *testing.F) {
 	key := base64.StdEncoding.EncodeToString(make([]byte, keyBytes))
 	f.Add([]byte("session_key: " + key + "\nusers:\n- name: a\n  role: viewer\n  password: $2a$04$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUVWXYZ0123456\n"))
@@ -336,10 +335,10 @@ func FuzzUsersFile(f *testing.F) {
 		}
 		again, err := parse(written)
 		if err != nil {
-			t.Fatalf("%q was written as %q, which cannot be read: %v", text, written, err)
+			t.Fatalf("%q was written as %q; parsing it: got error %v, want nil", text, written, err)
 		}
 		if twice, err := yaml.Marshal(again); err != nil || !bytes.Equal(twice, written) {
-			t.Fatalf("%q was written as %q and then as %q: %v", text, written, twice, err)
+			t.Fatalf("%q was written as %q and then as %q (error %v), want the same text", text, written, twice, err)
 		}
 	})
 }

@@ -45,17 +45,17 @@ func TestProxyIdentifies(t *testing.T) {
 			r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 			r.RemoteAddr = c.from
 			r.Header["X-Forwarded-User"], r.Header["X-Forwarded-Groups"] = c.user, c.groups
-			r.Header.Set("X-Forwarded-For", "10.9.9.9") // does not tell anything about the connection
+			r.Header.Set("X-Forwarded-For", "10.9.9.9") // must have no effect, because only the connection's own address counts
 			got, err := p.Identify(r)
 			if got != c.want {
-				t.Errorf("got %v, want %v", got, c.want)
+				t.Errorf("Identify returned %v, want %v", got, c.want)
 			}
 			refused, _ := errors.AsType[*RefusedError](err)
 			if c.code == 0 && err != nil {
-				t.Errorf("got %v, want no error", err)
+				t.Errorf("Identify returned the error %v, want nil", err)
 			}
 			if c.code != 0 && (refused == nil || refused.Code != c.code) {
-				t.Errorf("got %v, want a refusal with %d", err, c.code)
+				t.Errorf("Identify returned the error %v, want a *RefusedError with code %d", err, c.code)
 			}
 		})
 	}
@@ -69,6 +69,6 @@ func TestProxyWithoutRoles(t *testing.T) {
 	r.Header.Set("X-Role", "operator")
 	got, err := p.Identify(r)
 	if want := (service.Identity{Name: "anna", Role: service.RoleViewer}); got != want || err != nil {
-		t.Errorf("got %v, %v, want %v", got, err, want)
+		t.Errorf("Identify returned %v and the error %v, want %v and nil", got, err, want)
 	}
 }

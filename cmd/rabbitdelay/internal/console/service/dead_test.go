@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The audit describes a job's request. Viewers see it too, without the values of headers.
+// The audit log describes a job's request. Viewers see the description without the values of headers.
 func TestDetail(t *testing.T) {
 	q := request{Requeue: &Requeue{Queue: "q.dead", To: topology.Destination{Queue: "mail"}, Limit: 40, Rate: 2.5, Filter: inspect.DeadLetterFilter{
 		Reasons: []string{"rejected", "attempts"}, IDs: []string{"a"}, Destinations: []string{"mail"}, Tasks: true, Error: "503",

@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// ended returns a database with tasks that ended during nine days: one task in every five minutes, and ten in each of
-// the most recent minutes, one of which failed at its third attempt.
+// ended returns a database with tasks that finished during the last nine days: one task every five minutes, and in recent
+// minutes ten tasks per minute, one of which failed at its third attempt.
 func ended(t *testing.T) (*sql.DB, *taskview.Store, time.Time) {
 	t.Helper()
 	db, err := sql.Open("sqlite",
@@ -63,8 +63,8 @@ func ended(t *testing.T) (*sql.DB, *taskview.Store, time.Time) {
 	return db, store, now
 }
 
-// Two consoles keep the same history: each interval has one row, short intervals add up to the long ones, and old rows
-// are deleted.
+// Two consoles on one database write the same history: each interval has one row, short intervals add up to the long ones,
+// and old rows are deleted.
 func TestHistory(t *testing.T) {
 	db, store, now := ended(t)
 	if _, err := db.Exec("INSERT INTO rabbitdelay_history VALUES (60000, 0, 1, 1, 1, '[]'), " +
@@ -100,7 +100,7 @@ func TestHistory(t *testing.T) {
 				t.Fatalf("%+v: %v", x, err)
 			}
 			if n := len(x.spans); n < x.n-1 || n > x.n {
-				t.Errorf("%s: %d spans, want %d or one less", x.name, n, x.n)
+				t.Errorf("%s: got %d spans, want %d or one less", x.name, n, x.n)
 			}
 			if got := sum.Done + sum.Failed; got != want {
 				t.Errorf("%s: the history counts %d done and failed tasks, want %d", x.name, got, want)
@@ -109,13 +109,13 @@ func TestHistory(t *testing.T) {
 				t.Errorf("%s: the history counts %d failed tasks, want %d", x.name, sum.Failed, failed)
 			}
 			if sum.Retries != 2*failed {
-				t.Errorf("%s: %d retries, want %d", x.name, sum.Retries, 2*failed)
+				t.Errorf("%s: the history counts %d retries, want %d", x.name, sum.Retries, 2*failed)
 			}
 			if late := sum.Lateness(0.5); late > 4*time.Millisecond || late < 3*time.Millisecond {
-				t.Errorf("%s: half of the tasks were %v late, want 3ms to 4ms", x.name, late)
+				t.Errorf("%s: the median lateness is %v, want 3ms to 4ms", x.name, late)
 			}
 			if !slices.IsSortedFunc(x.spans, func(a, b taskview.CompletionStats) int { return a.From.Compare(b.From) }) {
-				t.Errorf("%s: the spans are not sorted: %v", x.name, x.spans)
+				t.Errorf("%s: got the spans %v, want them sorted by time", x.name, x.spans)
 			}
 			if got := x.spans[0].To.Sub(x.spans[0].From); got != x.width {
 				t.Errorf("%s: the first span is %v wide, want %v", x.name, got, x.width)
@@ -127,12 +127,11 @@ func TestHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if old != 0 || rows < 360 || rows > 60+144+168+3*2 {
-		t.Errorf("%d rows, %d of them old, want 0, 360 to %d", rows, old, 60+144+168+3*2)
+		t.Errorf("the history has %d rows, %d of them old, want 360 to %[3]d rows and 0 old ones", rows, old, 60+144+168+3*2)
 	}
 }
 
-// The row of an interval does not change after it was written, and the shorter intervals in it are not read again.
-// Tasks that were purged later therefore still count.
+// The row of an interval does not change after it was written, so tasks that are purged later still count.
 func TestHistoryOutlivesItsTasks(t *testing.T) {
 	db, store, now := ended(t)
 	c := New(Config{Store: store, DB: db})

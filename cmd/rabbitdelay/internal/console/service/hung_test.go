@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// While the database accepts connections but does not answer, every request is answered within
-// seconds, and the overview shows the broker.
+// If the database accepts connections but does not answer, every request is answered within seconds, and the overview
+// shows the broker.
 func TestHungDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -65,7 +65,7 @@ func TestHungDatabase(t *testing.T) {
 			err := ask(ctx)
 			cancel()
 			if took := time.Since(began); took > 5*time.Second || !DatabaseAway(err) {
-				t.Errorf("%s: got %v after %v, want DatabaseAway within 5s", name, err, took)
+				t.Errorf("%s: got error %v after %v, want one for which DatabaseAway returns true, within 5s", name, err, took)
 			}
 		}
 	})

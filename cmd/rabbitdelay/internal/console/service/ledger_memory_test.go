@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// When a job is continued, work that still runs under its previous owner is stopped.
+// When a job is continued, work that is still running for the previous owner stops.
 func TestMemoryKnowsOwners(t *testing.T) {
 	m := &memory{}
 	ctx := t.Context()
@@ -23,10 +23,10 @@ func TestMemoryKnowsOwners(t *testing.T) {
 	must(m.take(ctx, "j", "b"))
 	old.Done, old.State = 7, JobFailed
 	if mine, err := m.alive(ctx, old); mine || err != nil {
-		t.Errorf("alive for the last owner: got %v, %v, want false and no error", mine, err)
+		t.Errorf("alive for the previous owner: got %v, %v, want false and no error", mine, err)
 	}
 	if mine, err := m.reached(ctx, nil, old, nil); mine || err != nil {
-		t.Errorf("reached for the last owner: got %v, %v, want false and no error", mine, err)
+		t.Errorf("reached for the previous owner: got %v, %v, want false and no error", mine, err)
 	}
 	if err := m.end(ctx, old); err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestMemoryKnowsOwners(t *testing.T) {
 	}
 }
 
-// A running job is not deleted from memory, because that would stop it.
+// The oldest jobs are deleted from memory, except a running one, because deleting it would stop it.
 func TestMemoryKeepsWhatRuns(t *testing.T) {
 	m := &memory{}
 	r := record{Job: Job{ID: "0", State: JobRunning}, owner: "a"}
@@ -48,9 +48,9 @@ func TestMemoryKeepsWhatRuns(t *testing.T) {
 		r = record{Job: Job{ID: fmt.Sprint(i + 1)}}
 	}
 	if len(m.list) != remembered {
-		t.Errorf("got %d entries, want %d", len(m.list), remembered)
+		t.Errorf("the memory has %d entries, want %d", len(m.list), remembered)
 	}
 	if mine, err := m.alive(t.Context(), m.list[0]); !mine || err != nil || m.list[0].ID != "0" {
-		t.Errorf("the oldest entry is %[3]s, alive = %[1]v, %[2]v, want the running job 0", mine, err, m.list[0].ID)
+		t.Errorf("got alive = %v (error %v) and the oldest entry %s, want true and the running job 0", mine, err, m.list[0].ID)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// A slow inspection of the broker does not keep readers waiting while the last overview is recent. After a period
-// without readers, they wait for a new overview, because the last one may report problems that were fixed long ago.
+// While the last overview is recent, readers do not wait for a slow inspection of the broker. After a period without
+// readers, they wait for a new overview, because the last one may contain problems that have been fixed since.
 func TestOverviewAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{Look: func(context.Context) (status.Source, error) {
@@ -25,8 +25,8 @@ func TestOverviewAge(t *testing.T) {
 		defer func() { _ = c.Close(context.WithoutCancel(t.Context())) }()
 		for _, x := range []struct{ pause, took, age time.Duration }{
 			{0, 5 * time.Second, 5 * time.Second},           // waits for the first overview
-			{5 * time.Second, waiting, 12 * time.Second},    // gets the last overview, after a short wait
-			{4 * time.Second, waiting, 8 * time.Second},     // gets the overview that was being taken then
+			{5 * time.Second, waiting, 12 * time.Second},    // receives the last overview after a short wait
+			{4 * time.Second, waiting, 8 * time.Second},     // receives the overview whose inspection the previous reader started
 			{time.Minute, 5 * time.Second, 5 * time.Second}, // waits for a new overview
 		} {
 			<-time.After(x.pause)
@@ -36,13 +36,13 @@ func TestOverviewAge(t *testing.T) {
 				t.Fatalf("%+v: %v", x, err)
 			}
 			if took, age := time.Since(began), time.Since(o.At); took != x.took || age != x.age {
-				t.Errorf("after a pause of %v: the overview took %v and is %v old, want %v and %v", x.pause, took, age, x.took, x.age)
+				t.Errorf("after a pause of %v: Overview returned after %v, and the overview is %v old, want %v and %v", x.pause, took, age, x.took, x.age)
 			}
 		}
 	})
 }
 
-// says is a management API that gives one answer after some time.
+// says is a management API that always returns body, after a delay.
 type says struct {
 	body  string
 	after time.Duration
@@ -57,7 +57,7 @@ func (s says) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(s.body)), Request: r}, nil
 }
 
-// Rates that the management API does not have, or does not report in time, are unknown.
+// Message rates are unknown if the management API does not have them or does not answer in time.
 func TestReadRates(t *testing.T) {
 	for body, c := range map[string]struct {
 		after time.Duration
@@ -78,7 +78,7 @@ func TestReadRates(t *testing.T) {
 			}
 			r, none := readRates(t.Context(), m)
 			if (r == nil) != (c.want == nil) || r != nil && *r != *c.want || none != c.none {
-				t.Errorf("%s: got rates %+v, none %t, want %+v, none %t", body, r, none, c.want, c.none)
+				t.Errorf("%s: got rates %+v and none = %t, want %+v and %t", body, r, none, c.want, c.none)
 			}
 		})
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// Whenever the process is killed, no message is lost or early, and a duplicate has the same id if
-// the message had one.
+// If a bridge's process is killed at any time, no message is lost or early, and a duplicate has the same id if the message
+// had one.
 func TestBridgeKilled(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -36,7 +36,7 @@ func TestBridgeKilled(t *testing.T) {
 				mu.Lock()
 				body := string(d.Body)
 				if early := time.Until(due[body]); early > 0 {
-					t.Errorf("message %s arrived %v early, want on time", body, early)
+					t.Errorf("message %s arrived %v before it was due", body, early)
 				}
 				came[body] = append(came[body], d.MessageId)
 				mu.Unlock()
@@ -55,7 +55,7 @@ func TestBridgeKilled(t *testing.T) {
 			mu.Unlock()
 			c, err := ch.PublishWithDeferredConfirm(x.Name, "paid", false, false, p)
 			if err != nil || !c.Wait() {
-				t.Fatalf("exchange %s did not confirm a message: %v", x.Name, err)
+				t.Fatalf("publishing to exchange %s: got error %v, want nil and a confirm", x.Name, err)
 			}
 			<-time.After(3 * time.Millisecond)
 		}
@@ -77,11 +77,11 @@ func TestBridgeKilled(t *testing.T) {
 			ids := came[fmt.Sprint(i)]
 			copies += max(len(ids)-1, 0)
 			if len(ids) == 0 {
-				t.Errorf("message m%d is lost", i)
+				t.Errorf("message m%d did not arrive, want it at least once", i)
 			}
 			for _, id := range ids {
 				if i%2 == 0 && id != fmt.Sprint("m", i) {
-					t.Errorf("message m%d was delivered with the id %q", i, id)
+					t.Errorf("message m%d arrived with the id %q, want its own", i, id)
 				}
 			}
 		}
@@ -92,8 +92,8 @@ func TestBridgeKilled(t *testing.T) {
 	})
 }
 
-// killsBridges runs one bridge after another and kills each. When it stops, the channel receives the result of the last
-// bridge.
+// killsBridges runs one bridge after another and kills each of them, except the last. The channel then receives a function
+// that stops the last bridge.
 func killsBridges(t *testing.T, v *suite.Vhost, x bridge.Exchange, kills int) <-chan func() {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "delays.yaml")

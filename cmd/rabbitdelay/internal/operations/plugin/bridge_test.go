@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// A producer of the plugin may check for its exchange, or declare it as the topic exchange that it
-// is now, with the plugin's argument. Only producers that declare the plugin's type have to change.
+// A producer may check for the bridge's exchange, or declare it as a topic exchange with the plugin's argument. Only
+// producers that declare the plugin's exchange type have to change.
 func TestBridgeProducersDeclarations(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -37,14 +37,14 @@ func TestBridgeProducersDeclarations(t *testing.T) {
 			want = amqp.CommandInvalid
 		}
 		if ae == nil || ae.Code != want {
-			t.Errorf("%s: %v, want %d", c.BrokerVersion(), err, want)
+			t.Errorf("%s: declaring with the plugin's type: got error %v, want code %d", c.BrokerVersion(), err, want)
 		}
 	})
 }
 
-// Messages with one key each go through every type of exchange. None is early or lost, and each keeps the properties of
-// its publisher, even while one bridge stops and another starts. A message that expires before a bridge receives it
-// still gets its delay.
+// Messages with different routing keys pass through every type of exchange. None is early or lost, and each keeps the
+// properties that its publisher has set, even while one bridge stops and another one starts. A message that expires before
+// a bridge receives it is still delayed.
 func TestBridge(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -76,16 +76,16 @@ func bridges(t *testing.T, v *suite.Vhost, x bridge.Exchange) {
 			MessageId: fmt.Sprint(i), UserId: "guest", Expiration: "600000", DeliveryMode: amqp.Persistent, Timestamp: time.Unix(1_700_000_000, 0),
 			Headers: amqp.Table{"x-delay": int32(3000), "tenant": "blue"},
 		}
-		if i < messages/4 { // a queue only expires messages at its head
+		if i < messages/4 { // only these, because messages expire only at the head of a queue
 			p.Expiration = "3000" // no bridge is running by then
 		}
 		expirations[p.MessageId] = p.Expiration
 		dc, err := ch.PublishWithDeferredConfirm(x.Name, fmt.Sprint("order.", i), true, false, p)
 		if err != nil || !dc.Wait() {
-			t.Fatalf("exchange %s did not confirm message %d: %v", x.Name, i, err)
+			t.Fatalf("publishing message %[2]d to exchange %[1]s: got error %[3]v, want nil and a confirm", x.Name, i, err)
 		}
 	}
-	suite.Eventually(t, "expired messages", func() bool {
+	suite.Eventually(t, "the expired messages are in the queue for due messages", func() bool {
 		q, err := c.QueueInfo(t.Context(), x.DueQueue())
 		return err == nil && q.Ready == messages/4
 	})
@@ -100,7 +100,7 @@ func bridges(t *testing.T, v *suite.Vhost, x bridge.Exchange) {
 			defer mu.Unlock()
 			came[d.ID]++
 			if early := time.Until(published.Add(3 * time.Second)); early > 0 {
-				t.Errorf("message %s arrived %v early, want on time", d.ID, early)
+				t.Errorf("message %s arrived %v before it was due", d.ID, early)
 			}
 			for _, c := range []struct {
 				field     string
@@ -114,7 +114,7 @@ func bridges(t *testing.T, v *suite.Vhost, x bridge.Exchange) {
 				{"x-delay", fmt.Sprint(d.Headers["x-delay"]), "-3000"},
 			} {
 				if c.got != c.want {
-					t.Errorf("%s: %s is %v, want %v", d.ID, c.field, c.got, c.want)
+					t.Errorf("message %s: %s is %v, want %v", d.ID, c.field, c.got, c.want)
 				}
 			}
 			return nil
@@ -126,7 +126,7 @@ func bridges(t *testing.T, v *suite.Vhost, x bridge.Exchange) {
 	defer endSecond()
 	ended := make(chan struct{})
 	go func() { defer close(ended); runBridge(t, second, open(), x, nil) }()
-	suite.Eventually(t, "all messages", func() bool {
+	suite.Eventually(t, "all messages have arrived", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(came) == messages
@@ -137,7 +137,7 @@ func bridges(t *testing.T, v *suite.Vhost, x bridge.Exchange) {
 	suite.MustSucceed(t, <-reader)
 }
 
-// runBridge runs a bridge. If end is given, the bridge stops after its first messages.
+// runBridge runs a bridge until ctx is cancelled. If end is not nil, it is called after the first messages.
 func runBridge(t *testing.T, ctx context.Context, c *amqpx.Client, x bridge.Exchange, end func()) { //nolint:revive // t first, as everywhere
 	t.Helper()
 	b, err := bridge.New(c, bridge.Config{Exchange: x})
@@ -162,8 +162,9 @@ func runBridge(t *testing.T, ctx context.Context, c *amqpx.Client, x bridge.Exch
 	}
 }
 
-// A queue that is bound to the old name would get all messages without a delay. If the name belongs
-// to another exchange, its bindings stay, because without them the plugin drops waiting messages.
+// The bridge refuses to start if a queue is bound to its exchange, because the queue would receive all messages without a
+// delay. If the exchange has another type, the advice is not to remove bindings, because the plugin would drop waiting
+// messages without them.
 func TestBridgeRefusesBypasses(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -181,14 +182,14 @@ func TestBridgeRefusesBypasses(t *testing.T) {
 		for _, args := range [][]string{nil, {"--dry-run"}} {
 			r := suite.CommandOn(t, v, "")(append([]string{"bridge", "--exchange", "fan", "--type", "topic"}, args...)...)
 			if r.Code == 0 || strings.Contains(r.Stderr, "bypass the bridge") || !strings.Contains(r.Stdout+r.Stderr, "fanout") {
-				t.Errorf(`bridge %v: got %v, want a failure that mentions "fanout" and not "bypass the bridge"`, args, r)
+				t.Errorf(`bridge %v: got %v, want an exit code other than 0 and an output containing "fanout" but not "bypass the bridge"`, args, r)
 			}
 		}
 	})
 }
 
-// A message that the plugin has delivered, and that another program moves to a bridge, has already
-// been delayed: it continues immediately, and the consumer gets it as the plugin left it.
+// If a program publishes a message to a bridge that the plugin has already delayed, the bridge forwards it immediately,
+// with the headers that the plugin has set.
 func TestBridgeAfterThePlugin(t *testing.T) {
 	t.Parallel()
 	onPlugins(t, func(t *testing.T, v *suite.Vhost) {
@@ -197,7 +198,7 @@ func TestBridgeAfterThePlugin(t *testing.T) {
 		delayed(t, ch, "old", "paid", 200*time.Millisecond, amqp.Publishing{MessageId: "m"})
 		d := takesAll(t, v, "old", 1, suite.Patience)[0]
 		if !strings.HasPrefix(fmt.Sprint(d.Headers["x-delay"]), "-") {
-			t.Fatalf("the plugin left the headers %+v, want a negative x-delay", d.Headers)
+			t.Fatalf("the plugin delivered the headers %+v, want a negative x-delay", d.Headers)
 		}
 		x := bridge.Exchange{Name: "shop", Type: "direct"}
 		c := suite.OpenClient(t, amqpx.Config{URL: v.URL})
@@ -206,7 +207,7 @@ func TestBridgeAfterThePlugin(t *testing.T) {
 		suite.MustSucceed(t, ch.QueueBind("out", "paid", x.Due(), false, nil))
 		p, err := ch.PublishWithDeferredConfirm("shop", "paid", true, false, amqp.Publishing{MessageId: d.MessageId, Headers: d.Headers})
 		if err != nil || !p.Wait() {
-			t.Fatalf("exchange shop did not confirm the message: %v", err)
+			t.Fatalf("publishing to exchange shop: got error %v, want nil and a confirm", err)
 		}
 		b, err := bridge.New(c, bridge.Config{Exchange: x})
 		suite.MustSucceed(t, err)
@@ -217,7 +218,7 @@ func TestBridgeAfterThePlugin(t *testing.T) {
 		stop()
 		suite.MustSucceed(t, <-ended)
 		if s := b.Stats(); len(got) != 1 || s.Delayed != 0 || fmt.Sprint(got[0].Headers["x-delay"]) != fmt.Sprint(d.Headers["x-delay"]) {
-			t.Errorf(`got %+v; %+v, want Delayed = 0 and one message with x-delay = %v`, s, got, fmt.Sprint(d.Headers["x-delay"]))
+			t.Errorf(`got the statistics %+v and the messages %+v, want Delayed = 0 and one message with x-delay = %v`, s, got, fmt.Sprint(d.Headers["x-delay"]))
 		}
 	})
 }

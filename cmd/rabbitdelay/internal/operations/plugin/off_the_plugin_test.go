@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// arrivals contains the published and the received messages by id.
+// arrivals records the published and the received messages by id.
 type arrivals struct {
 	mu   sync.Mutex
 	due  map[string]time.Time
@@ -38,7 +38,7 @@ func (a *arrivals) reads(t *testing.T, v *suite.Vhost, queue string) {
 			now := time.Now()
 			a.mu.Lock()
 			if early := a.due[d.MessageId].Sub(now); early > 0 {
-				t.Errorf("message %s arrived %v early in %s of RabbitMQ %s", d.MessageId, early, queue, v.Broker.Line())
+				t.Errorf("message %s arrived %v before it was due, in queue %s on RabbitMQ %s", d.MessageId, early, queue, v.Broker.Line())
 			}
 			a.came[d.MessageId] = append(a.came[d.MessageId], v.Broker.Line())
 			a.mu.Unlock()
@@ -53,7 +53,7 @@ func (a *arrivals) all() bool {
 	return len(a.came) == len(a.due)
 }
 
-// complete waits until nothing more can arrive, and reports missing messages and duplicates.
+// complete waits until no more messages can arrive, and fails the test for missing messages and duplicates.
 func (a *arrivals) complete(t *testing.T) {
 	t.Helper()
 	a.mu.Lock()
@@ -75,13 +75,13 @@ func (a *arrivals) complete(t *testing.T) {
 		where := a.came[id]
 		by[strings.Join(where, " and ")]++
 		if len(where) != 1 {
-			t.Errorf("message %s, due at %v, arrived %d times, in %v, want once", id, due, len(where), where)
+			t.Errorf("message %s, due at %v, arrived %d times, in the queues %v, want once", id, due, len(where), where)
 		}
 	}
-	t.Logf("%d messages, by the broker on which they arrived: %v", len(a.due), by)
+	t.Logf("%d messages, by the queues in which they arrived: %v", len(a.due), by)
 }
 
-// producer publishes one message after the other without a pause.
+// producer publishes messages one after the other without a pause.
 type producer struct {
 	name string
 	a    *arrivals
@@ -116,7 +116,7 @@ func (p *producer) run(ctx context.Context, t *testing.T) {
 	}
 }
 
-// published waits until it has published that many more messages.
+// published waits until the producer has published the given number of further messages.
 func (p *producer) published(t *testing.T, more int) {
 	t.Helper()
 	count := func() int {
@@ -125,10 +125,10 @@ func (p *producer) published(t *testing.T, more int) {
 		return p.n
 	}
 	until := count() + more
-	suite.Eventually(t, "more messages of "+p.name, func() bool { return count() >= until })
+	suite.Eventually(t, "producer "+p.name+" has published more messages", func() bool { return count() >= until })
 }
 
-// byPlugin publishes as a producer of the plugin does.
+// byPlugin returns a function that publishes through the plugin.
 func byPlugin(t *testing.T, v *suite.Vhost, exchange, key string) func(string, time.Duration) error {
 	t.Helper()
 	ch := v.Channel(t)
@@ -141,23 +141,23 @@ func byPlugin(t *testing.T, v *suite.Vhost, exchange, key string) func(string, t
 			return err
 		}
 		if !c.Wait() {
-			return fmt.Errorf("refused")
+			return fmt.Errorf("the broker refused message %s", id)
 		}
 		return nil
 	}
 }
 
-// byClient publishes through rabbitdelay.
+// byClient returns a function that sends with rabbitdelay's client.
 func byClient(c *amqpx.Client, exchange, key string) func(string, time.Duration) error {
 	return func(id string, delay time.Duration) error {
 		return c.Send(context.Background(), amqpx.Message{ID: id, Exchange: exchange, RoutingKey: key, Delay: delay})
 	}
 }
 
-// TestOffThePlugin follows docs/off-the-plugin.md on a running system. One application changes its producers, stays on
-// its broker until the plugin is disabled, and then moves to RabbitMQ 4.3. The producers of the other application
-// cannot change, and move to a bridge on RabbitMQ 4.3. Producers and consumers run all the time, and every message
-// arrives once and not early.
+// TestOffThePlugin follows docs/off-the-plugin.md on a running system. One application changes its producers, stays on its
+// broker until the plugin is disabled, and then moves to RabbitMQ 4.3. The other application cannot change its producers,
+// so they move to a bridge on RabbitMQ 4.3. Producers and consumers run throughout, and every message arrives once and not
+// early.
 func TestOffThePlugin(t *testing.T) {
 	t.Parallel()
 	if path, reason := broker.PluginAvailable("4.0"); path == "" {
@@ -196,7 +196,7 @@ func TestOffThePlugin(t *testing.T) {
 		var s struct{ Exchanges []struct{ Waiting int } }
 		r := suite.CommandOn(t, old, "")("plugin", "status", "--json")
 		if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil || r.Code != 0 {
-			t.Fatalf("%v: got %s, want no error and exit code 0", err, r)
+			t.Fatalf("plugin status: got %[2]s (error %[1]v), want JSON and exit code 0", err, r)
 		}
 		for _, x := range s.Exchanges {
 			waiting += x.Waiting
@@ -204,13 +204,13 @@ func TestOffThePlugin(t *testing.T) {
 		return waiting, len(s.Exchanges)
 	}
 	if waiting, exchanges := status(); waiting == 0 || exchanges != 2 {
-		t.Errorf("status: got %d wait in %d exchanges, want more than 0 and 2", waiting, exchanges)
+		t.Errorf("plugin status: got %d messages waiting in %d exchanges, want more than 0 and 2", waiting, exchanges)
 	}
 
 	orders.sends(byClient(open(old), "orders", "order.new"))
 	running.Go(func() { runBridge(t, ctx, open(next), bridge.Exchange{Name: "bills", Type: "direct"}, nil) })
 	ch := next.Channel(t)
-	suite.Eventually(t, "the bridge", func() bool {
+	suite.Eventually(t, "the bridge has declared its queue and exchange", func() bool {
 		probe, err := next.Conn.Channel()
 		suite.MustSucceed(t, err)
 		defer func() { _ = probe.Close() }()
@@ -229,13 +229,13 @@ func TestOffThePlugin(t *testing.T) {
 			"plugin", "drain", "--rabbitmqctl", ctl, "--margin", "20s", "--yes", "--json", "--state", state,
 		}, args...)...)
 		if rep := reportOf(t, r); r.Code != 0 || rep.Sent == 0 || rep.Twice != 0 || len(rep.Refused) != 0 {
-			t.Errorf("%v: got %s, want exit code 0, some sent, none of them twice, and none refused", args, r)
+			t.Errorf("drain %v: got %s, want exit code 0, Sent > 0, Twice = 0 and none refused", args, r)
 		}
 		t.Log(args, r.Stdout)
 	}
 	drain(old, "--exchange", "orders")
 	drain(next, "--exchange", "bills", "--other-broker")
-	suite.Eventually(t, "an empty plugin", func() bool { waiting, _ := status(); return waiting == 0 })
+	suite.Eventually(t, "no messages wait in the plugin", func() bool { waiting, _ := status(); return waiting == 0 })
 
 	ch = old.Channel(t)
 	suite.MustSucceed(t, ch.ExchangeDelete("orders", false, false))
@@ -250,7 +250,7 @@ func TestOffThePlugin(t *testing.T) {
 		t.Fatalf("disabling the plugin: %v: %s", err, out)
 	}
 	if _, exchanges := status(); exchanges != 0 {
-		t.Errorf("%d exchanges of the plugin are left, want 0", exchanges)
+		t.Errorf("after disabling the plugin, %d of its exchanges are left, want 0", exchanges)
 	}
 	orders.published(t, 300)
 

@@ -29,10 +29,10 @@ func ctlOf(t *testing.T, v *suite.Vhost) string {
 	return command
 }
 
-// fewQueues returns settings with a small layout.
+// fewQueues is the settings for a small layout.
 const fewQueues = "delay: {strategy: bucket, bucket: {radices: [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2], resolution: 100ms}}\n"
 
-// takesAll takes n messages from a queue, and any that arrive within a second after them.
+// takesAll receives n messages from a queue, and any that arrive within a second after them.
 func takesAll(t *testing.T, v *suite.Vhost, queue string, n int, within time.Duration) []amqp.Delivery {
 	t.Helper()
 	in, err := v.Channel(t).Consume(queue, "", true, false, false, false, nil)
@@ -74,8 +74,8 @@ func reportOf(t *testing.T, r suite.Ran) (rep drainReport) {
 	return rep
 }
 
-// Waiting messages arrive unchanged through the delay queues when they are due. Messages that
-// cannot be moved unchanged, or that are due soon, arrive through the plugin.
+// After a drain, waiting messages arrive unchanged through the delay queues when they are due. Messages that cannot be
+// moved unchanged, or that are due soon, still arrive through the plugin.
 func TestPluginDrain(t *testing.T) {
 	t.Parallel()
 	onPlugins(t, func(t *testing.T, v *suite.Vhost) {
@@ -117,7 +117,7 @@ func TestPluginDrain(t *testing.T) {
 			t.Errorf("dry run: got %s, want exit code 2, Found = 8, Sent = %v, Soon = 1 and %v refused", dry, sent, stay)
 		}
 		if refused := command(args...); refused.Code != 1 || !strings.Contains(refused.Stderr, "give --yes") {
-			t.Errorf("without a terminal: got %s, want exit code 1 and advice to give --yes", refused)
+			t.Errorf("without a terminal: got %s, want exit code 1 and Stderr containing \"give --yes\"", refused)
 		}
 		r := command(append(args, "--yes")...)
 		if rep := reportOf(t, r); r.Code != 2 || rep.Sent != sent || rep.Deleted != sent || rep.Twice != 0 || len(rep.Refused) != stay {
@@ -131,11 +131,11 @@ func TestPluginDrain(t *testing.T) {
 		for _, d := range list {
 			got[d.MessageId] = d
 			if at := time.Now(); d.MessageId != "soon" && at.Before(due.Add(-time.Second)) {
-				t.Errorf("message %s was delivered %v early", d.MessageId, due.Sub(at))
+				t.Errorf("message %s arrived %v before it was due, want at most 1s", d.MessageId, due.Sub(at))
 			}
 		}
 		if len(list) != 8 || len(got) != 8 || got["urgent"].Priority != 9 {
-			t.Fatalf("%d messages, %d ids, want 8 of each, and priority 9 of the message urgent", len(list), len(got))
+			t.Fatalf("got %d messages with %d ids, want 8 of each, and the message urgent with priority 9", len(list), len(got))
 		}
 		d := got[full.MessageId]
 		for k, want := range full.Headers {
@@ -149,12 +149,12 @@ func TestPluginDrain(t *testing.T) {
 			Timestamp: d.Timestamp, Body: d.Body, Headers: full.Headers,
 		}
 		if !reflect.DeepEqual(p, full) || d.Exchange != exchange || d.RoutingKey != "order.a" {
-			t.Errorf(`got %s %s %+v, want %+v, %s and "order.a"`, d.Exchange, d.RoutingKey, p, full, exchange)
+			t.Errorf(`got exchange %s, routing key %s and %+v, want %[5]s, "order.a" and %[4]+v`, d.Exchange, d.RoutingKey, p, full, exchange)
 		}
 	})
 }
 
-// envDrained is the number of messages that TestPluginDrainKilled drains.
+// envDrained is the environment variable with the number of messages for TestPluginDrainKilled.
 const envDrained = "RABBITDELAY_TEST_DRAINED"
 
 func messagesToDrain(t *testing.T) int {
@@ -164,13 +164,13 @@ func messagesToDrain(t *testing.T) int {
 		return 6000
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 6000 || n > 200_000 { // with more messages, some would be due later than the small layout can delay them
+	if err != nil || n < 6000 || n > 200_000 { // with more messages, some delays would be too long for the small layout
 		t.Fatalf("%s is %q, want a number of 6000 to 200000", envDrained, text)
 	}
 	return n
 }
 
-// Whenever the drain is killed, it loses nothing, and no message arrives with two ids.
+// If the drain is killed at any time, no message is lost, and no message arrives with two ids.
 func TestPluginDrainKilled(t *testing.T) {
 	t.Parallel()
 	n := messagesToDrain(t)
@@ -199,7 +199,7 @@ func TestPluginDrainKilled(t *testing.T) {
 			}
 		}
 		if !last.Wait() {
-			t.Fatal("the last message was not confirmed")
+			t.Fatal("got no confirm of the last message, want one")
 		}
 		file := filepath.Join(t.TempDir(), "delays.yaml")
 		if err := os.WriteFile(file, []byte(fewQueues), 0o600); err != nil {
@@ -222,48 +222,48 @@ func TestPluginDrainKilled(t *testing.T) {
 			}
 			err := <-ended
 			if err == nil {
-				t.Logf("killed %d times; then, after %v, %s", killed, time.Since(began).Round(time.Second), out.String())
+				t.Logf("the drain was killed %d times, and finished after %v: %s", killed, time.Since(began).Round(time.Second), out.String())
 				break
 			}
 			if child.ProcessState.Exited() {
-				t.Fatalf("the child exited by itself: %v: %s%s", err, out.String(), errs.String())
+				t.Fatalf("the child exited before it was killed: %v: %s%s", err, out.String(), errs.String())
 			}
 			killed++
 		}
 		if killed < 3 {
-			t.Errorf("drain was killed only %d times, want at least 3", killed)
+			t.Errorf("the drain was killed %d times, want at least 3", killed)
 		}
 		var waiting struct {
 			Delayed int64 `json:"messages_delayed"`
 		}
 		if _, err := v.Mgmt.Call(t.Context(), http.MethodGet, v.Mgmt.InVhost("exchanges", "orders"), nil, &waiting); err != nil || waiting.Delayed != 0 {
-			t.Errorf("got error %v and %d messages in the plugin, want none", err, waiting.Delayed)
+			t.Errorf("the plugin's waiting messages: got error %v and %d messages, want no error and 0", err, waiting.Delayed)
 		}
 		ids, copies := map[string]string{}, 0
 		if time.Now().After(due) {
-			t.Fatal("the messages became due during the drain, so the test proves nothing")
+			t.Fatal("the messages were due before the drain had finished, want it to finish earlier for a meaningful test")
 		}
 		for _, d := range takesAll(t, v, "orders", n, time.Until(due)+4*time.Minute) {
 			body := string(d.Body)
 			if before, ok := ids[body]; ok {
 				copies++
 				if before != d.MessageId {
-					t.Errorf("message %s arrived with the ids %q and %q", body, before, d.MessageId)
+					t.Errorf("message %s arrived with the ids %q and %q, want one id", body, before, d.MessageId)
 				}
 			}
 			ids[body] = d.MessageId
 		}
 		if len(ids) != n {
-			t.Errorf("got %d messages, want %d", len(ids), n)
+			t.Errorf("%d messages arrived, want %d", len(ids), n)
 		}
 		if copies > killed*200 {
 			t.Errorf("%d messages arrived twice after %d kills, want at most 200 for each kill", copies, killed)
 		}
-		t.Logf("%d kills, %d messages arrived twice with their ids", killed, copies)
+		t.Logf("%d kills, %d messages arrived twice under the same id", killed, copies)
 	})
 }
 
-// killsAt kills a process when a file has the given size, unless the process exits before.
+// killsAt kills a process when a file has reached the given size, unless the process exits before.
 func killsAt(p *os.Process, ended chan error, file string, size int64) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -275,13 +275,13 @@ func killsAt(p *os.Process, ended chan error, file string, size int64) {
 		default:
 		}
 		if sizeOf(file) > size {
-			_ = p.Kill() // it may have exited
+			_ = p.Kill() // the process may have exited
 			return
 		}
 	}
 }
 
-// sizeOf returns 0 for a file that does not exist yet.
+// sizeOf returns the size of a file, or 0 if it does not exist yet.
 func sizeOf(file string) int64 {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -290,8 +290,8 @@ func sizeOf(file string) int64 {
 	return info.Size()
 }
 
-// A node without the plugin's table, and a node of another broker, are reported before anything is
-// read.
+// If rabbitmqctl reaches a node without the plugin's table, or a node of another broker than expected, drain reports it
+// before it reads any messages.
 func TestPluginDrainFromTheWrongNode(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -302,13 +302,13 @@ func TestPluginDrainFromTheWrongNode(t *testing.T) {
 			t.Errorf("without the plugin: exit code %d, want 1: %s", r.Code, r)
 		}
 		if want := "the plugin is not enabled on this node"; !strings.Contains(r.Stderr, want) {
-			t.Errorf("without the plugin: no %q in %s", want, r)
+			t.Errorf("without the plugin: got %s, want Stderr containing %q", r, want)
 		}
 		if r.Stdout != "" {
 			t.Errorf("without the plugin: got the output %q, want none", r.Stdout)
 		}
 		if r := command("plugin", "drain", "--rabbitmqctl", ctl, "--other-broker", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "omit --other-broker") {
-			t.Errorf(`its own broker as another: got %s, want exit code 1 and Stderr with "omit --other-broker"`, r)
+			t.Errorf(`--other-broker with the same broker: got %s, want exit code 1 and Stderr containing "omit --other-broker"`, r)
 		}
 	})
 }

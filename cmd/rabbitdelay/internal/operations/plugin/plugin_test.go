@@ -60,19 +60,19 @@ func delayed(t *testing.T, ch *amqp.Channel, exchange, key string, by time.Durat
 		p.Headers = headers
 		c, err := ch.PublishWithDeferredConfirm(exchange, key, false, false, p)
 		if err != nil || !c.Wait() {
-			t.Fatalf("exchange %s did not confirm a message with the key %s: %v", exchange, key, err)
+			t.Fatalf("publishing to exchange %s with the key %s: got error %v, want nil and a confirm", exchange, key, err)
 		}
 	}
 }
 
-// The command shows waiting messages, their destinations, publishers and obstacles. It exits with 0
-// if there are none.
+// plugin status shows waiting messages, their destinations, publishers and obstacles to a migration. Its exit code is 0
+// even if there are none.
 func TestPluginStatus(t *testing.T) {
 	t.Parallel()
 	onPlugins(t, func(t *testing.T, v *suite.Vhost) {
 		command := suite.CommandOn(t, v, "")
 		if r := command("plugin", "status"); r.Code != 0 || !strings.Contains(r.Stdout, "has no x-delayed-message exchange") {
-			t.Errorf("plugin status without an exchange: got %s, want exit code 0 and a text that says so", r)
+			t.Errorf("plugin status without an exchange: got %s, want exit code 0 and Stdout containing \"has no x-delayed-message exchange\"", r)
 		}
 		delays(t, v, "orders", "topic", "order.#")
 		ch := v.Channel(t)
@@ -93,11 +93,11 @@ func TestPluginStatus(t *testing.T) {
 				t.Fatalf("the status is not JSON: %v: %s", err, r)
 			}
 			if len(s.Publishers) == 1 {
-				break // statistics come every 5 s
+				break // the management API updates its statistics every 5 s
 			}
 		}
 		if len(s.Exchanges) != 1 || s.Exchanges[0].Waiting == nil || *s.Exchanges[0].Waiting != 3 || len(s.Publishers) != 1 || len(s.InTheWay) != 2 || r.Code != 0 {
-			t.Fatalf("plugin status: got %v, want exit code 0, one exchange with 3 waiting messages, 1 publisher and 2 things in the way", r)
+			t.Fatalf("plugin status: got %v, want exit code 0, one exchange with 3 waiting messages, 1 publisher and 2 obstacles", r)
 		}
 		if r := command("plugin", "status"); r.Code != 0 || !strings.Contains(r.Stdout, "3 messages") || !strings.Contains(r.Stdout, "queue orders with order.#") {
 			t.Errorf(`plugin status: got %v, want exit code 0, "3 messages" in the output and "queue orders with order.#" in the output`, r)

@@ -618,7 +618,7 @@ func TestFindings(t *testing.T) {
 				return f.ID == c.id && strings.Contains(strings.Join([]string{f.What, f.Why, f.Fix}, " "), c.text)
 			})
 			if i < 0 {
-				t.Fatalf("got the findings %[3]+v, want a finding %[1]s containing %[2]q", c.id, c.text, r.Findings)
+				t.Fatalf("got the findings %+[3]v, want a finding %[1]s containing %[2]q", c.id, c.text, r.Findings)
 			}
 			f := r.Findings[i]
 			if f.Severity != c.sev || !strings.Contains(strings.Join([]string{f.What, f.Why, f.Fix}, " "), c.text) {

@@ -97,7 +97,7 @@ func TestForeignFindings(t *testing.T) {
 			}
 			i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.ID == c.id })
 			if i < 0 {
-				t.Fatalf("got the findings %[2]+v, want %[1]s among them", c.id, r.Findings)
+				t.Fatalf("got the findings %+[2]v, want %[1]s among them", c.id, r.Findings)
 			}
 			f := r.Findings[i]
 			for _, text := range append(c.texts, f.Why) {

@@ -149,7 +149,7 @@ func TestPluginDrain(t *testing.T) {
 			Timestamp: d.Timestamp, Body: d.Body, Headers: full.Headers,
 		}
 		if !reflect.DeepEqual(p, full) || d.Exchange != exchange || d.RoutingKey != "order.a" {
-			t.Errorf(`got exchange %s, routing key %s and %+v, want %[5]s, "order.a" and %[4]+v`, d.Exchange, d.RoutingKey, p, full, exchange)
+			t.Errorf(`got exchange %s, routing key %s and %+v, want %[5]s, "order.a" and %+[4]v`, d.Exchange, d.RoutingKey, p, full, exchange)
 		}
 	})
 }

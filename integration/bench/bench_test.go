@@ -31,7 +31,7 @@ func TestSpread(t *testing.T) {
 		{[]float64{4, 1, 2, 9}, 3, 1, 9},
 	} {
 		if med, lo, hi := spread(tc.values); med != tc.med || lo != tc.lo || hi != tc.hi {
-			t.Errorf("%v: got %v, %v, %v, want %v, %v and %v", tc.values, med, lo, hi, tc.med, tc.lo, tc.hi)
+			t.Errorf("spread(%v) = %v, %v, %v, want %v, %v, %v", tc.values, med, lo, hi, tc.med, tc.lo, tc.hi)
 		}
 	}
 }
@@ -50,7 +50,7 @@ func TestPercentiles(t *testing.T) {
 	}
 	want := map[string][]float64{"p50": {500, 7}, "p95": {950, 7}, "p99": {990, 7}, "max": {1000, 7}}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+		t.Errorf("percentiles: got %v, want %v", got, want)
 	}
 }
 
@@ -60,18 +60,18 @@ func TestNumbers(t *testing.T) {
 		34_940: "34.9k", 30_000: "30k", 1_000_000: "1M", 1_500_000: "1.5M", 1_234_567: "1234.6k",
 	} {
 		if got := number(v); got != want {
-			t.Errorf("%v: got %s, want %s", v, got, want)
+			t.Errorf("number(%v) = %s, want %s", v, got, want)
 		}
 	}
 	if got := ranged(1, 0.5, 2); got != "1.00 (0.50-2.00)" {
-		t.Errorf(`got %s, want "1.00 (0.50-2.00)"`, got)
+		t.Errorf(`ranged(1, 0.5, 2) = %q, want "1.00 (0.50-2.00)"`, got)
 	}
 	if got := ranged(5, 5, 5); got != "5.00" {
-		t.Errorf(`got %s, want "5.00"`, got)
+		t.Errorf(`ranged(5, 5, 5) = %q, want "5.00"`, got)
 	}
 }
 
-// sample is a result with a table whose cases differ in their metrics.
+// sample returns a result whose cases have different metrics.
 func sample() *Result {
 	s := &Scenario{Name: "publish", Servers: []string{"RabbitMQ 4.3.6", "Redis"}, Seconds: 12}
 	base, ours := s.Find("quorum queues", "theirs", true), s.Find("quorum queues", "ours", false)
@@ -136,7 +136,7 @@ func TestWrite(t *testing.T) {
 			t.Fatalf("%v: %v", format, err)
 		}
 		if b.String() != want {
-			t.Errorf("%s:\n%s\nwant\n%s", format, b.String(), want)
+			t.Errorf("%s: got\n%s\nwant\n%s", format, b.String(), want)
 		}
 	}
 }
@@ -153,15 +153,15 @@ func TestReport(t *testing.T) {
 	}
 	var got Result
 	if err := json.Unmarshal(data, &got); err != nil || !reflect.DeepEqual(&got, want) {
-		t.Errorf("read %+v, wrote %+v (%v), want no error and %v", got, want, err, want)
+		t.Errorf("reading the written result: got %+v (error %v), want %+v", got, err, want)
 	}
 	tables, err := os.ReadFile(filepath.Join(dir, "result.md"))
 	if err != nil || !strings.Contains(string(tables), "| ours | 901 (900-902) | 12.0 |") {
-		t.Errorf(`got %s, %v, want no error and a text with "| ours | 901 (900-902) | 12.0 |"`, tables, err)
+		t.Errorf(`result.md: got %s (error %v), want "| ours | 901 (900-902) | 12.0 |" in it`, tables, err)
 	}
 }
 
-// A busy machine slows down the same repeat of both cases, so ratios are taken pair by pair.
+// A busy machine slows down the same repeat of both cases, so ratios are computed for each pair of repeats.
 func TestRatiosAreOfPairs(t *testing.T) {
 	s := &Scenario{}
 	ours, base := s.Find("g", "ours", false), s.Find("g", "base", true)
@@ -175,14 +175,14 @@ func TestRatiosAreOfPairs(t *testing.T) {
 		met = append(met, g.Met)
 	}
 	if want := []bool{true, false, true}; !slices.Equal(met, want) {
-		t.Fatalf("met: got %v, want %v", met, want)
+		t.Fatalf("targets that are met: got %v, want %v", met, want)
 	}
 	if got := s.Targets[0]; math.Abs(got.Value-0.9) > 1e-9 || got.Low != 0.8 || got.High != 1 || got.Unit != "x" {
-		t.Errorf(`got %+v, want math.Abs(got.Value-0.9) <= %v, Low = 0.8, High = 1 and Unit = "x"`, got, 1e-9)
+		t.Errorf(`got %+v, want Value within %v of 0.9, Low = 0.8, High = 1 and Unit = "x"`, got, 1e-9)
 	}
 }
 
-// Each case of every scenario has a unique name within its group, and claims name existing cases.
+// Each case has a unique name within its group, and claims name existing cases.
 func TestScenarios(t *testing.T) {
 	for _, quick := range []bool{true, false} {
 		o := Options{Quick: quick}.WithDefaults()
@@ -197,18 +197,18 @@ func TestScenarios(t *testing.T) {
 				names := map[string]bool{"": true}
 				for _, k := range g.cases {
 					if names[k.name] || k.work == nil {
-						t.Errorf("%s, %s: case %q is repeated or has no work", s.name, g.title, k.name)
+						t.Errorf("%s, %s: case %q is repeated or has no work, want unique names and a function", s.name, g.title, k.name)
 					}
 					names[k.name] = true
 				}
 				for _, c := range g.claims {
 					if c.ours == "" || !names[c.ours] || !names[c.over] || c.bound == 0 {
-						t.Errorf("%s, %s: claim %+v is incomplete or names an unknown case", s.name, g.title, c)
+						t.Errorf("%s, %s: claim %+v is incomplete or names an unknown case, want existing cases and a bound", s.name, g.title, c)
 					}
 				}
 			}
 			if !strings.Contains(Help(), "\n  "+s.name+" ") && !strings.HasPrefix(Help(), "  "+s.name+" ") {
-				t.Errorf("the help does not list %s", s.name)
+				t.Errorf("the help does not list the scenario %s, want it listed", s.name)
 			}
 		}
 	}
@@ -228,24 +228,24 @@ func TestInterleave(t *testing.T) {
 	steps := 0
 	err := Interleave(3, []func() error{say("A"), say("B"), say("C")}, func(n int) { steps += n })
 	if err == nil || got != "ABCBCACA" || steps != 7 {
-		t.Errorf(`got %s, %d steps, %v, want an error, "ABCBCACA" and 7`, got, steps, err)
+		t.Errorf(`Interleave ran %s in %d steps (error %v), want "ABCBCACA" in 7 steps and an error`, got, steps, err)
 	}
 }
 
 func TestOptions(t *testing.T) {
 	for _, quick := range []bool{true, false} {
 		if err := (Options{Quick: quick}).WithDefaults().Validate(); err != nil {
-			t.Errorf("quick %t: %v", quick, err)
+			t.Errorf("the default options with Quick = %t: got error %v, want nil", quick, err)
 		}
 	}
 	bad := Options{Scenarios: []string{"nonsense"}, QueueTypes: []topology.QueueType{"stream"}, Sizes: Sizes{Messages: 1, Body: 1}}.WithDefaults()
 	err := bad.Validate()
 	if !errors.Is(err, ErrOptions) {
-		t.Fatalf("got %v, want ErrOptions", err)
+		t.Fatalf("Validate: got error %v, want ErrOptions", err)
 	}
 	for _, part := range []string{`"nonsense"`, `"stream"`, "messages: 1;", "body: 1;"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%v: no %s, want an error with %q", err, part, part)
+			t.Errorf("Validate: got error %v, want it to contain %q", err, part)
 		}
 	}
 }
@@ -265,11 +265,11 @@ func TestSpan(t *testing.T) {
 		t.Errorf("the mean delay is %.2f s, want 20", mean)
 	}
 	if got := halfAnHour(7); got != 30*time.Minute {
-		t.Errorf("got %v, want 30m", got)
+		t.Errorf("halfAnHour(7) = %v, want 30m", got)
 	}
 }
 
-// slow is a timer that needs ten seconds to accept each message, and then may fail.
+// slow returns a timer that needs ten seconds to accept each message, and then returns err.
 func slow(err error) timer {
 	return timer{
 		run: func(ctx context.Context, _ func([]byte)) error {
@@ -283,8 +283,8 @@ func slow(err error) timer {
 	}
 }
 
-// If a publisher falls behind, only the current pass ends and not the run, even before any message of the measured
-// period is due, or when sends reach their deadlines. The rate then counts as not sustained.
+// If a publisher falls behind, the current pass ends and its rate counts as not sustained, but the run continues. The same
+// applies before any message in the measured period is due, and when sends reach their deadlines.
 func TestFlowThatFallsBehind(t *testing.T) {
 	gone := errors.New("no broker")
 	f := flow{rate: 12_000, delays: span{2 * time.Second, 6 * time.Second}, warm: 6 * time.Second, measure: 15 * time.Second}
@@ -293,7 +293,7 @@ func TestFlowThatFallsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		err := steady(f, func(context.Context, *turn) (timer, error) { return slow(nil), nil })(t.Context(), one)
 		if err != nil || len(one.row.Metrics) > 0 || len(s.Notes) != 1 {
-			t.Errorf("got %v, recorded %v, noted %q, want no error, no metrics and one note", err, one.row.Metrics, s.Notes)
+			t.Errorf("got error %v, the metrics %v and the notes %q, want no error, no metrics and one note", err, one.row.Metrics, s.Notes)
 		}
 	})
 	for warm, late := range map[time.Duration]int{time.Minute: 0, time.Second: 1} {
@@ -303,12 +303,12 @@ func TestFlowThatFallsBehind(t *testing.T) {
 				o, err := f.through(t.Context(), slow(failure), minBody, time.Minute)
 				if errors.Is(failure, gone) {
 					if !errors.Is(err, gone) {
-						t.Errorf("failure %v: got %v, want %v", failure, err, gone)
+						t.Errorf("failure %v: got error %v, want %v", failure, err, gone)
 					}
 					return
 				}
 				if err != nil || o.kept || min(len(o.late), 1) != late || o.missing != len(o.late) {
-					t.Errorf("warm-up of %v, failure %v: got %d values, %d missing, kept %t, %v, want all values missing, not kept and no error",
+					t.Errorf("warm-up of %v, failure %v: got %d values, %d missing messages, kept = %t and error %v, want all messages missing, kept = false and no error",
 						warm, failure, len(o.late), o.missing, o.kept, err)
 				}
 			})
@@ -316,7 +316,7 @@ func TestFlowThatFallsBehind(t *testing.T) {
 	}
 }
 
-// A timer's rounding counts as lateness, because messages are due at arbitrary times.
+// The rounding of a timer counts as lateness, because messages are due at arbitrary times.
 func TestRoundingIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		came := make(chan func([]byte), 1)
@@ -338,11 +338,11 @@ func TestRoundingIsLate(t *testing.T) {
 		f := flow{rate: 1000, delays: span{time.Second, 3 * time.Second}, warm: 3 * time.Second, measure: 10 * time.Second}
 		o, err := f.through(t.Context(), rounding, minBody, time.Minute)
 		if err != nil || o.missing > 0 || !o.kept {
-			t.Fatalf("got %+v, %v, want no error, none missing, and the messages kept", o, err)
+			t.Fatalf("got %+v (error %v), want missing = 0 and kept = true", o, err)
 		}
 		for share, want := range map[float64]float64{0.5: 49.5, 0.99: 98} {
 			if got := lateness.Percentile(o.late, share); math.Abs(got-want) > 2 {
-				t.Errorf("%v of the messages are up to %v ms late, want %v", share, got, want)
+				t.Errorf("percentile %v of the lateness is %v ms, want about %v ms", share, got, want)
 			}
 		}
 	})
@@ -356,15 +356,15 @@ func TestLatenessCountsTheWindow(t *testing.T) {
 		for i, due := range []int{99, 100, 199, 200} {
 			content := l.asked(minBody, i, at(due))
 			if got := binary.BigEndian.Uint64(content); got != uint64(i) {
-				t.Errorf("got number %d, want %d", got, i)
+				t.Errorf("the message's body contains the number %d, want %d", got, i)
 			}
 			time.AfterFunc(time.Until(at(due+10*i)), func() { l.came(content) })
 		}
 		late, missing, err := l.wait(t.Context(), time.Minute)
 		if want := []float64{10, 20}; err != nil || missing != 0 || !slices.Equal(late, want) {
-			t.Errorf("got %v, want %v; %d missing, %v", late, want, missing, err)
+			t.Errorf("got the lateness %v and %d missing messages (error %v), want %v and 0", late, missing, err, want)
 		}
-		<-time.After(time.Second) // until the last message has arrived
+		<-time.After(time.Second) // waits until the last message has arrived
 	})
 }
 
@@ -375,7 +375,7 @@ func TestMissingMessagesAreLate(t *testing.T) {
 		l.asked(minBody, 0, now)
 		late, missing, err := l.wait(t.Context(), 3*time.Millisecond)
 		if err != nil || missing != 1 || !slices.Equal(late, []float64{3}) {
-			t.Errorf("lateness %v, %d missing (%v), want [3] and 1", late, missing, err)
+			t.Errorf("got the lateness %v and %d missing messages (error %v), want [3] and 1", late, missing, err)
 		}
 	})
 }
@@ -392,7 +392,7 @@ func TestSearch(t *testing.T) {
 			want = 0
 		}
 		if e.held > want || e.held < want*0.9 || tries > climbs {
-			t.Errorf("limit %v: found %v in %d tries, want at most %v, %v to %d", limit, e.held, tries, want, want*0.9, climbs)
+			t.Errorf("limit %v: found %v in %d tries, want %v to %v in at most %d tries", limit, e.held, tries, want*0.9, want, climbs)
 		}
 	}
 }

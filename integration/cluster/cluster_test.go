@@ -41,7 +41,7 @@ func eventually(t *testing.T, what string, holds func() (bool, error)) {
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("%s: not within %v (%v)", what, servers.Patience, err)
+			t.Fatalf("condition not met within %v: %s (%v)", servers.Patience, what, err)
 		case <-ticker.C:
 		}
 	}
@@ -68,7 +68,7 @@ func TestContainers(t *testing.T) {
 	for _, kind := range []string{"container", "network"} {
 		out, err := exec.Command("docker", kind, "ls", "--quiet", "--filter", fmt.Sprintf("name=rabbitdelay-%d-", os.Getpid())).Output()
 		if err != nil || len(out) > 0 {
-			t.Errorf("%ss are left: %q (error %v)", kind, out, err)
+			t.Errorf("docker %s ls shows %q (error %v), want none of the cluster's", kind, out, err)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func testCluster(t *testing.T, start func(cluster.Options) (controlled, error)) 
 			t.Error(err)
 		}
 	}()
-	// sees reports whether a node sees that number of running nodes.
+	// sees returns a function that reports whether node i sees want running nodes.
 	sees := func(i, want int) func() (bool, error) {
 		return func() (bool, error) {
 			out, err := c.Ctl(t.Context(), i, "--silent", "eval", "length([N || N <- [node() | nodes()], rabbit:is_running(N)]).")
@@ -112,30 +112,30 @@ func testCluster(t *testing.T, start func(cluster.Options) (controlled, error)) 
 		t.Fatal(err)
 	}
 	other := (leader + 1) % c.Nodes()
-	eventually(t, "another leader", func() (bool, error) {
+	eventually(t, "the queue has another leader", func() (bool, error) {
 		now, err := c.Leader(t.Context(), other, queue)
 		return err == nil && now != leader, err
 	})
 	if n := messages(t, c.URLs()[other], queue); n != 10 {
-		t.Errorf("%d messages after the leader's death, want 10", n)
+		t.Errorf("after the leader was killed, the queue has %d messages, want 10", n)
 	}
 	if err := c.Start(t.Context(), leader); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node is back", sees(other, 3))
+	eventually(t, "the node is running again", sees(other, 3))
 
 	if err := c.Leave(t.Context(), leader); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the others give it up", sees(other, 2))
+	eventually(t, "the other nodes see the isolated node as down", sees(other, 2))
 	_ = channel(t, c.URLs()[leader]) // clients can still reach the node
 	if err := c.Join(t.Context(), leader); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "they find each other again", sees(other, 3))
+	eventually(t, "all nodes see each other again", sees(other, 3))
 	publish(t, c.URLs()[leader], queue, 1)
 	if n := messages(t, c.URLs()[other], queue); n != 11 {
-		t.Errorf("%d messages after the partition, want 11", n)
+		t.Errorf("after the partition, the queue has %d messages, want 11", n)
 	}
 }
 
@@ -170,7 +170,7 @@ func publish(t *testing.T, url, queue string, n int) {
 			t.Fatal(err)
 		}
 		if acked, err := confirm.WaitContext(ctx); !acked || err != nil {
-			t.Fatalf("the message was not confirmed: %v", err)
+			t.Fatalf("waiting for the confirm: got error %v, want a confirm", err)
 		}
 	}
 }

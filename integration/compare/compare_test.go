@@ -31,7 +31,7 @@ func (c contender) earliest() float64 {
 	return 0
 }
 
-// Every contender handles every task once, and only those that round due times down handle one early.
+// Every contender handles every task once. Only contenders that round due times down handle tasks early.
 func TestContenders(t *testing.T) {
 	t.Parallel()
 	e := ready(t)
@@ -44,7 +44,7 @@ func TestContenders(t *testing.T) {
 			r := &run{env: e, sizes: defaults(true)}
 			err := r.with(t.Context(), c, func(s system) error {
 				if _, err := e.usage(t.Context(), c); err != nil {
-					t.Logf("no processor time: %v", err) // the servers may run on another machine
+					t.Logf("the processor time is unknown: %v", err) // the servers may run on another machine
 				}
 				try(t, s, c.earliest())
 				return nil
@@ -56,7 +56,7 @@ func TestContenders(t *testing.T) {
 	}
 }
 
-// try schedules tasks in both ways and checks how they are handled.
+// try schedules tasks individually and in a batch, and checks that they are handled once and not too early.
 func try(t *testing.T, s system, earliest float64) {
 	t.Helper()
 	l := newLedger()
@@ -78,7 +78,7 @@ func try(t *testing.T, s system, earliest float64) {
 		}
 		missing, err := l.wait(t.Context(), servers.Patience)
 		if missing > 0 {
-			t.Errorf("%d of %d tasks are missing", missing, n)
+			t.Errorf("%d of %d tasks were not handled, want 0", missing, n)
 		}
 		return err
 	})
@@ -96,11 +96,11 @@ func try(t *testing.T, s system, earliest float64) {
 	}
 	late := l.lateness()
 	if late[0] < earliest {
-		t.Errorf("a task was %g ms early", -late[0])
+		t.Errorf("a task was handled %g ms early, want at most %g ms", -late[0], -earliest)
 	}
 }
 
-// The plugin's contender also works in memory, where the plugin's file is not needed.
+// The plugin's contender works with the in-memory broker too, which does not need the plugin's file.
 func TestPluginInMemory(t *testing.T) {
 	t.Parallel()
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5", Plugin: true})
@@ -117,8 +117,8 @@ func TestPluginInMemory(t *testing.T) {
 	}
 }
 
-// Every workload records figures. One contender is enough here, because TestContenders runs all of them. The test is
-// not parallel, because it kills Redis.
+// Every workload records figures. The test runs only one contender, because TestContenders runs all of them. It is not
+// parallel, because it kills Redis.
 func TestWorkloads(t *testing.T) {
 	e := ready(t)
 	dir := t.TempDir()
@@ -150,16 +150,16 @@ func TestWorkloads(t *testing.T) {
 	}
 	all, err := load(dir)
 	if err != nil || len(all) != len(workloads()) {
-		t.Fatalf("%d results (%v), want no error and %d", len(all), err, len(workloads()))
+		t.Fatalf("loaded %d results (error %v), want %d", len(all), err, len(workloads()))
 	}
 	for _, r := range all {
 		if r.Name == "starved" && e.without[limits] != "" {
-			t.Logf("starved has no figures: %s", e.without[limits])
+			t.Logf("the workload starved has no figures: %s", e.without[limits])
 			continue
 		}
 		for _, table := range r.tables() {
-			if len(table) < 2 && r.Name != "backlog" { // the memory of a server on another machine is not known
-				t.Errorf("contender %s has no figures: %q", r.Name, table)
+			if len(table) < 2 && r.Name != "backlog" { // which may be without the memory of a server on another machine
+				t.Errorf("workload %s: got the table %q, want a row with figures", r.Name, table)
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func TestWorkloads(t *testing.T) {
 		t.Error(err)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "compare.md")); err != nil || !strings.Contains(string(text), "| "+bySet+" |") {
-		t.Errorf("compare.md: %v\n%s, want no error and a text with %q", err, text, "| "+bySet+" |")
+		t.Errorf("compare.md: got error %v and\n%s, want %q in it", err, text, "| "+bySet+" |")
 	}
 }
 
@@ -200,7 +200,7 @@ func TestTables(t *testing.T) {
 	}
 	for v, want := range map[float64]string{0: "0", -0.25: "-0.25", 1: "1", 1.96: "2.0", 9.96: "10", 99.6: "100", 123.4: "123", -1234: "-1,230", 1_234_567: "1,230,000"} {
 		if got := number(v); got != want {
-			t.Errorf("%g is %s, want %s", v, got, want)
+			t.Errorf("number(%g) = %s, want %s", v, got, want)
 		}
 	}
 }
@@ -209,11 +209,11 @@ func TestProcessorTime(t *testing.T) {
 	t.Parallel()
 	id, p, ok := parseStat([]byte("7 (a) b) S 3 7 7 0 -1 4194560 100 200 0 0 150 50 25 75 20 0 1 0 100\n"))
 	if !ok || id != 7 || p != (process{"a) b", 3, 3}) {
-		t.Errorf(`got id %d, %+v (%t), want 7 and the name "a) b"`, id, p, ok)
+		t.Errorf(`parseStat returned id %d, %+v and %t, want 7, the name "a) b" and true`, id, p, ok)
 	}
 	all := processes{1: {"init", 0, 1}, 2: {"child", 1, 2}, 3: {"grandchild", 2, 4}, 4: {"other", 0, 8}}
 	if got := all.cpu(1); got != 7 {
-		t.Errorf("the tree took %g s, want 7", got)
+		t.Errorf("the processes used %g s of processor time, want 7", got)
 	}
 }
 
@@ -221,10 +221,10 @@ func TestPayload(t *testing.T) {
 	t.Parallel()
 	want := task{7, time.UnixMicro(1_800_000_000_123_456)}
 	if got, err := taskOf(want.payload()); err != nil || got != want || len(want.payload()) != payloadSize {
-		t.Errorf("got %+v (%v), want no error and %+v from a payload of %v bytes", got, err, want, payloadSize)
+		t.Errorf("taskOf returned %+v (error %v), want %+v from a payload of %v bytes", got, err, want, payloadSize)
 	}
 	if _, err := taskOf([]byte("short")); err == nil {
-		t.Error("a payload without a task is accepted")
+		t.Error("taskOf of an invalid payload: got no error")
 	}
 }
 
@@ -232,7 +232,7 @@ func TestArguments(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"latency"}, {"-repeats", "0"}, {"-nothing"}} {
 		if err := command(t.Context(), args, &bytes.Buffer{}, &bytes.Buffer{}); err == nil || errors.Is(err, context.Canceled) {
-			t.Errorf("%q is accepted, want an error and not context.Canceled", args)
+			t.Errorf("the arguments %q: got error %v, want one other than context.Canceled", args, err)
 		}
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 )
 
-// Each program expires the order that is not paid, and only that one.
+// Each program expires only the order that is not paid.
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	e := ready(t)
-	// The layout is declared before the programs start, because a busy broker may take longer than they wait.
+	// Declare the layout before the programs start, because a busy broker may need longer than they wait.
 	s, err := openMessages(t.Context(), e)
 	if err != nil {
 		t.Fatal(err)
@@ -47,14 +47,14 @@ func TestJobs(t *testing.T) {
 			cmd.Stderr = t.Output()
 			out, err := cmd.Output()
 			if want := "order one is paid, order two is cancelled\n"; err != nil || string(out) != want {
-				t.Errorf("%v: got %s, want no error and %s", err, out, want)
+				t.Errorf("got the output %q (error %v), want %q", out, err, want)
 			}
 			paid := ""
 			err = onDatabase(t.Context(), dsn, func(conn *pgx.Conn) error {
 				return conn.QueryRow(t.Context(), "SELECT status FROM orders WHERE id = 'one'").Scan(&paid)
 			})
 			if err != nil || paid != "paid" {
-				t.Errorf(`order one is %s (%v), want no error and "paid"`, paid, err)
+				t.Errorf(`order one is %q (error %v), want "paid"`, paid, err)
 			}
 		})
 	}
@@ -69,7 +69,7 @@ func TestJobsTable(t *testing.T) {
 	for _, row := range table[1:] {
 		t.Logf("%q", row)
 		if len(row[1]) != 2 || row[2] == "0" {
-			t.Errorf("%q: want a number of lines with two digits, and at least one name of the tool", row)
+			t.Errorf("got the row %q, want a two-digit number of lines, and at least one of the library's names", row)
 		}
 	}
 	for _, j := range jobs {

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// shared has the servers of all tests.
+// shared has the servers that all tests use.
 var shared struct {
 	once sync.Once
 	*env

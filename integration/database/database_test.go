@@ -25,7 +25,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-// envKind makes the test binary start a server of the given kind, print its address, and wait to be killed.
+// envKind makes the test binary start a server of the given kind, print its directory and address, and wait to be killed.
 const envKind = "RABBITDELAY_TEST_KIND"
 
 func TestMain(m *testing.M) {
@@ -58,7 +58,7 @@ func skipIfAsked(t *testing.T) {
 	}
 }
 
-// skipWithout skips a test for a server that not every machine can have.
+// skipWithout skips the test if a server of the given kind cannot be started on this machine.
 func skipWithout(t *testing.T, kind Kind) {
 	t.Helper()
 	if kind != MySQL {
@@ -77,7 +77,7 @@ func u(raw string) *url.URL {
 	return parsed
 }
 
-// store keeps one number, in a database that speaks SQL or in Redis.
+// store keeps one number in a SQL database or in Redis.
 type store interface {
 	put(t *testing.T, n int)
 	get(t *testing.T) int
@@ -111,7 +111,7 @@ func (s sqlStore) put(t *testing.T, n int) {
 
 func (s sqlStore) get(t *testing.T) (n int) {
 	t.Helper()
-	var at time.Time // mysql gives bytes without parseTime
+	var at time.Time // without parseTime, the driver mysql returns bytes
 	if err := s.open(t).QueryRowContext(t.Context(), "SELECT n, at FROM number").Scan(&n, &at); err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestLife(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/durable=%t", kind, durable), func(t *testing.T) {
 				skipWithout(t, kind)
 				ctx := t.Context()
-				// The directory must be one that every account can access.
+				// Every account must be able to access the directory, so it is not one from t.TempDir.
 				s, err := Start(ctx, kind, Options{Durable: durable})
 				if err != nil {
 					t.Fatal(err)
@@ -175,10 +175,10 @@ func TestLife(t *testing.T) {
 						t.Error(err)
 					}
 					if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
-						t.Errorf("the directory still exists after Close: %v", err)
+						t.Errorf("the directory after Close: got error %v, want os.ErrNotExist", err)
 					}
 					if err := s.Start(context.Background()); err == nil {
-						t.Error("Start after Close returned no error")
+						t.Error("Start after Close: got no error")
 					}
 				}()
 				var data store = sqlStore{s}
@@ -186,7 +186,7 @@ func TestLife(t *testing.T) {
 					data = redisStore{s}
 				}
 				if password, _ := u(s.URL()).User.Password(); password == "" || strings.Contains(s.RedactedURL(), password) {
-					t.Errorf("got the redacted URL %s, want one without the password %q, which must not be empty", s.RedactedURL(), password)
+					t.Errorf("got the redacted URL %s, want it without the password %q, which must not be empty", s.RedactedURL(), password)
 				}
 				before := s.URL()
 				data.put(t, 1)
@@ -194,7 +194,7 @@ func TestLife(t *testing.T) {
 					t.Fatal(err)
 				}
 				if err := s.engine.ready(ctx, s.instance); err == nil {
-					t.Error("the server answers after Kill")
+					t.Error("the server answers after Kill, want an error")
 				}
 				if err := s.Start(ctx); err != nil {
 					t.Fatal(err)
@@ -210,14 +210,15 @@ func TestLife(t *testing.T) {
 					t.Errorf("after Restart: the value is %d, want 2", n)
 				}
 				if s.URL() != before {
-					t.Error("the URL changed after a restart")
+					t.Errorf("the URL after a restart is %s, want %s as before", s.RedactedURL(), before)
 				}
 			})
 		}
 	}
 }
 
-// Redis with its default persistence keeps its data if it is asked to stop, and loses it if it is killed.
+// With its default persistence, Redis keeps its data if it is stopped, and loses changes since its last snapshot if it is
+// killed.
 func TestSnapshots(t *testing.T) {
 	skipIfAsked(t)
 	s, err := Start(t.Context(), Redis, Options{Snapshots: true})
@@ -245,7 +246,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("after Kill: the value is %d, want the snapshot's 1", n)
 	}
 	if after, err := s.ProcessID(); err != nil || after == before {
-		t.Errorf("process %d after %d (%v), want no error", after, before, err)
+		t.Errorf("ProcessID after Kill and Start = %d (error %[3]v), want another process than %[2]d", after, before, err)
 	}
 }
 
@@ -254,7 +255,7 @@ func TestPasswordIsNeeded(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			s := Shared(t, kind)
 			if s.engine == nil {
-				t.Skipf("skipped: the server comes from the environment")
+				t.Skipf("skipped: the environment specifies the server")
 			}
 			wrong := strings.Replace(s.DSN(), s.instance.password, "wrong", 1)
 			db, err := sql.Open(s.Driver(), wrong)
@@ -263,13 +264,13 @@ func TestPasswordIsNeeded(t *testing.T) {
 			}
 			defer db.Close()
 			if err := db.PingContext(t.Context()); err == nil {
-				t.Error("a connection with a wrong password succeeded")
+				t.Error("connecting with a wrong password: got no error")
 			}
 		})
 	}
 }
 
-// TestKilled kills a process that has started a server, and checks that nothing of the server is left.
+// TestKilled checks that no trace of a server is left after the process that started it was killed.
 func TestKilled(t *testing.T) {
 	skipIfAsked(t)
 	for _, kind := range []Kind{PostgreSQL, MariaDB, MySQL, Redis} {
@@ -292,7 +293,7 @@ func TestKilled(t *testing.T) {
 			killErr := cmd.Process.Kill()
 			_ = cmd.Wait() // it was killed, so Wait returns an error
 			if err := errors.Join(err, killErr); err != nil {
-				t.Fatalf("the process that started the database: %v: %s", err, stderr.String())
+				t.Fatalf("the child process that started the database: %v: %s", err, stderr.String())
 			}
 			dir, address := place[0], place[1]
 			deadline := time.After(servers.Patience)
@@ -305,7 +306,7 @@ func TestKilled(t *testing.T) {
 				}
 				select {
 				case <-deadline:
-					t.Fatalf("databases still run: %v", found)
+					t.Fatalf("traces of the server are left: %v", found)
 				case <-ticker.C:
 				}
 			}
@@ -313,7 +314,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// left returns the remains of a server: its directory, a process that uses it, a listener on its port, or a container.
+// left returns the traces of a server: its directory, processes that use it, a listener on its port, or its container.
 func left(dir, address string) []string {
 	var found []string
 	if _, err := os.Lstat(dir); err == nil {
@@ -334,8 +335,8 @@ func left(dir, address string) []string {
 	return found
 }
 
-// Clients of a PgBouncer in transaction mode take turns on one connection to the server. In session mode, each has its
-// own connection.
+// Clients of a PgBouncer in transaction mode share one connection to the server. In session mode, each client has a
+// separate connection.
 func TestPgBouncer(t *testing.T) {
 	server := Shared(t, PostgreSQL)
 	for mode, shared := range map[PoolMode]bool{PerTransaction: true, PerSession: false} {
@@ -363,13 +364,13 @@ func TestPgBouncer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				t.Cleanup(func() { _ = conn.Close() }) // after the end of the pooler, which has already closed the connection
+				t.Cleanup(func() { _ = conn.Close() }) // fails if the pooler was stopped first and has closed the connection
 				if err := conn.QueryRowContext(t.Context(), "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pids[i]); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if (pids[0] == pids[1]) != shared {
-				t.Errorf("two clients are connected to the server's processes %v: same process %t, want %t", pids, !shared, shared)
+				t.Errorf("two clients are connected to the server processes %v: same process = %t, want %t", pids, !shared, shared)
 			}
 		})
 	}
@@ -389,7 +390,7 @@ func TestEnvironmentWins(t *testing.T) {
 			t.Fatalf("%v: %v", kind, err)
 		}
 		if s.DSN() != dsn || strings.Contains(s.RedactedURL(), "sesame") {
-			t.Errorf(`%s: DSN %s, redacted %s, want %s and no "sesame" in it`, kind, s.DSN(), s.RedactedURL(), dsn)
+			t.Errorf(`%s: got DSN = %s and RedactedURL = %s, want %s and a URL without "sesame"`, kind, s.DSN(), s.RedactedURL(), dsn)
 		}
 		for _, err := range []error{s.Kill(), s.Stop(t.Context()), s.Start(t.Context())} {
 			if !errors.Is(err, ErrNotOurs) {
@@ -405,9 +406,9 @@ func TestEnvironmentWins(t *testing.T) {
 func TestNotInstalled(t *testing.T) {
 	_, err := lookProgram("no-such-server", "no-such-package")
 	if !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "no-such-package") {
-		t.Errorf(`got %v, want ErrNotInstalled with "no-such-package"`, err)
+		t.Errorf(`got error %v, want ErrNotInstalled containing "no-such-package"`, err)
 	}
 	if _, err := Start(t.Context(), "Oracle", Options{}); err == nil || !strings.Contains(err.Error(), "Oracle") {
-		t.Errorf(`an unknown kind: got %v, want an error with "Oracle"`, err)
+		t.Errorf(`an unknown kind: got error %v, want one containing "Oracle"`, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
 
-// honest returns the state at the end of a run without errors. Of ten orders, the even ones are paid and the odd ones
+// honest returns the state after a run without errors. Of ten orders, those with even numbers are paid and the others
 // cancelled. Of ten posts, 1 to 5 are published, 6 to 9 are cancelled, and 10 was rolled back.
 func honest(t *testing.T) (*stage, *strings.Builder) {
 	t.Helper()
@@ -82,11 +82,11 @@ func TestLedgerAsJSON(t *testing.T) {
 		`"early":0,"lost":0,"published_twice":0,"published_although_cancelled":0,` +
 		`"stale_stopped":0,"cancelled_stopped":0,"duplicates_stopped":0,"changes_too_late":0,"lateness_ms":{"p50":0,"p99":0,"max":0}}`
 	if want := orders + posts + "}\n" + orders + "}\n"; out.String() != want {
-		t.Errorf("got  %swant %s", out, want)
+		t.Errorf("got\n%swant\n%s", out, want)
 	}
 }
 
-// Every kind of violation that is planted into a correct run is found.
+// The ledger finds every kind of violation that is planted in a correct run.
 func TestLedgerFindsViolations(t *testing.T) {
 	early := func(s *stage) {
 		s.orders.late.Add(time.UnixMilli(1), time.UnixMilli(2))
@@ -131,26 +131,26 @@ func TestLedgerFindsViolations(t *testing.T) {
 			}
 			err := s.showLedger(t.Context())
 			if err == nil {
-				t.Fatalf("the demo does not report the planted violation:\n%s", out)
+				t.Fatalf("got no error for the planted violation:\n%s", out)
 			}
 			if got, want := strings.ReplaceAll(err.Error(), "\n", "; "), "the guarantees for "+c.want; got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
 			if !strings.Contains(out.String(), " 1  WRONG\n") {
-				t.Errorf("the ledger does not show the violation as WRONG:\n%s", out)
+				t.Errorf("got the ledger\n%s\nwant a line with \" 1  WRONG\"", out)
 			}
 		})
 	}
 }
 
-// A post is always changed before it is due, so that no change is too late, and twenty posts include every kind of
-// change.
+// The fates of posts change them only before they are due, so that no change is too late, and twenty posts have every kind
+// of change.
 func TestFates(t *testing.T) {
 	for number, fate := range fates {
 		due, last := 1.0, 0.0
 		for _, c := range fate {
 			if c.at <= last || c.at > due || c.to != 0 && c.to <= c.at {
-				t.Errorf("fate %d changes at %v, after %v and due at %v, to %v", number, c.at, last, due, c.to)
+				t.Errorf("fate %d: got a change at %v after the one at %v, with the due time %v, to %v, want ascending times before the due time", number, c.at, last, due, c.to)
 			}
 			last = c.at
 			if c.to != 0 {

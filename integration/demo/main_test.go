@@ -9,7 +9,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Remove the settings of the machine that runs the tests.
+	// The settings of the machine that runs the tests must not affect the demo.
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		if name == "AMQP_URL" || strings.HasPrefix(name, "RABBITDELAY_") {

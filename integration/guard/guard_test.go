@@ -22,8 +22,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
-// envChild makes the test binary start a process under a guard, print its id, and wait to be
-// killed.
+// envChild makes the test binary start a process under a guard, print the process id, and wait to be killed.
 const envChild = "RABBITDELAY_TEST_GUARD_DIR"
 
 func TestMain(m *testing.M) {
@@ -46,7 +45,7 @@ func child(dir string) {
 	if err != nil {
 		panic(err)
 	}
-	// A process that has ended is no longer under the guard.
+	// A process that has exited is not under the guard any more.
 	short, err := g.Start(exec.Command("/bin/true"))
 	if err != nil {
 		panic(err)
@@ -60,8 +59,8 @@ func child(dir string) {
 	select {}
 }
 
-// alive reports whether a process group has a member. A process that has ended and was not reaped
-// by its new parent counts as gone.
+// alive reports whether a process group has a running member. A process that has exited but was not reaped by its new
+// parent does not count.
 func alive(t *testing.T, group int) bool {
 	t.Helper()
 	if errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) {
@@ -72,12 +71,12 @@ func alive(t *testing.T, group int) bool {
 		t.Fatal(err)
 	}
 	if len(stats) == 0 {
-		return true // there is no /proc to check
+		return true // without /proc, zombies cannot be excluded
 	}
 	for _, path := range stats {
 		content, err := os.ReadFile(path)
 		if err != nil {
-			continue // it ended just now
+			continue // the process has just exited
 		}
 		var state string
 		var parent, member int
@@ -100,7 +99,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	for !holds() {
 		select {
 		case <-deadline:
-			t.Fatalf("not in time: %s", what)
+			t.Fatalf("condition not met in time: %s", what)
 		case <-ticker.C:
 		}
 	}
@@ -125,14 +124,14 @@ func TestKilledParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !alive(t, group) {
-		t.Error("the process does not run while its parent does")
+		t.Error("the process is not running while its parent is, want it running")
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // returns an error, because the process was killed
-	eventually(t, "the group ends", func() bool { return !alive(t, group) })
-	eventually(t, "the directory goes", func() bool {
+	eventually(t, "no process in the group is running", func() bool { return !alive(t, group) })
+	eventually(t, "the directory is deleted", func() bool {
 		_, err := os.Lstat(dir)
 		return errors.Is(err, os.ErrNotExist)
 	})
@@ -165,7 +164,7 @@ func TestDismissCleansNothing(t *testing.T) {
 		t.Error(err)
 	}
 	if err := g.Directory(dir); !errors.Is(err, ErrDismissed) {
-		t.Errorf("got %v, want ErrDismissed", err)
+		t.Errorf("Directory after Dismiss: got error %v, want ErrDismissed", err)
 	}
 }
 
@@ -182,14 +181,14 @@ func TestProcess(t *testing.T) {
 
 	var exit *exec.ExitError
 	if err := start("exit 7").Wait(t.Context()); !errors.As(err, &exit) || exit.ExitCode() != 7 {
-		t.Errorf("Wait: got %v, want exit status 7", err)
+		t.Errorf("Wait: got error %v, want an exec.ExitError with code 7", err)
 	}
 
 	p := start("sleep 600 & wait")
 	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the group ends", func() bool { return !alive(t, p.pid) })
+	eventually(t, "no process in the group is running", func() bool { return !alive(t, p.pid) })
 
 	p = start("exec sleep 600")
 	ctx, cancel := context.WithTimeout(t.Context(), servers.Patience)
@@ -204,26 +203,26 @@ func TestProcess(t *testing.T) {
 	if err := p.Stop(ctx, syscall.SIGTERM); !errors.Is(err, context.DeadlineExceeded) && err != nil {
 		t.Errorf("Stop of a process that ignores the signal: got %v, want nil or context.DeadlineExceeded", err)
 	}
-	eventually(t, "the group ends", func() bool { return !alive(t, p.pid) })
+	eventually(t, "no process in the group is running", func() bool { return !alive(t, p.pid) })
 
 	if _, err := g.Start(exec.Command("/no/such/program")); err != nil {
 		t.Errorf("Start of a missing program returned %v, want no error", err)
 	}
 	if _, err := g.Start(exec.Command("no-such-program")); !errors.Is(err, exec.ErrNotFound) {
-		t.Errorf("got %v, want ErrNotFound", err)
+		t.Errorf("Start of a program that is not in PATH: got error %v, want exec.ErrNotFound", err)
 	}
 	withInput := exec.Command("/bin/cat")
 	withInput.Stdin = strings.NewReader("x")
 	if _, err := g.Start(withInput); err == nil {
-		t.Error("Start accepted a command with standard input")
+		t.Error("Start of a command with standard input: got no error")
 	}
 }
 
-// When a process has ended and its process ID was released, the ID may soon belong to another process. Therefore no
-// signal is sent to a released ID, and the ID of a group's leader is released last.
+// After a process has exited and its ID was released, the ID may soon belong to another process. The guard therefore sends
+// no signals to released IDs, and releases the ID of a group's leader last.
 func TestSignalsReachNoOtherProcess(t *testing.T) {
 	if _, err := os.Stat("/proc/self"); err != nil {
-		t.Skip("skipped: no /proc tells whose a number is")
+		t.Skip("skipped: without /proc, the owner of a process id cannot be checked")
 	}
 	var mu sync.Mutex
 	var strangers []string
@@ -244,7 +243,7 @@ func TestSignalsReachNoOtherProcess(t *testing.T) {
 		}
 		if strings.HasSuffix(script, "exit 0") {
 			<-p.Ended()
-			eventually(t, "what it left ends with it", func() bool { return !alive(t, p.pid) })
+			eventually(t, "no process in the group is running", func() bool { return !alive(t, p.pid) })
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), servers.Patience)
 		if err := errors.Join(p.Stop(ctx, syscall.SIGTERM), p.Kill()); err != nil {
@@ -252,13 +251,13 @@ func TestSignalsReachNoOtherProcess(t *testing.T) {
 		}
 		cancel()
 		if err := errors.Join(p.Suspend(), p.Continue()); !errors.Is(err, os.ErrProcessDone) {
-			t.Errorf("%s: after its end: got %v, want ErrProcessDone", script, err)
+			t.Errorf("%s: Suspend and Continue after its exit: got error %v, want os.ErrProcessDone", script, err)
 		}
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	if len(strangers) > 0 {
-		t.Errorf("signals were sent to process ids that do not belong to the guard: %v", strangers)
+		t.Errorf("signals were sent to the released process ids %v, want none", strangers)
 	}
 }
 
@@ -266,7 +265,7 @@ func TestOneLineOnly(t *testing.T) {
 	g := newGuard(t)
 	for _, name := range []string{"", "a\nforget 1", "a\x00b"} {
 		if err := g.Container(name); err == nil {
-			t.Errorf("%q is taken, want an error", name)
+			t.Errorf("Container(%q): got no error", name)
 		}
 	}
 }

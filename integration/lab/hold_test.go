@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// screen is the output that a user reads while a command runs.
+// screen is an output that can be read while a command writes to it.
 type screen struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -54,14 +54,14 @@ func TestDemoHeldOpen(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(2 * time.Minute); !ok(); <-time.After(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("not within two minutes: %s\n%s", what, &out)
+				t.Fatalf("condition not met within two minutes: %s\n%s", what, &out)
 			}
 		}
 	}
-	until("it is held open", func() bool { return strings.Contains(out.String(), "the console stays open") })
+	until("the demo is held open", func() bool { return strings.Contains(out.String(), "the console stays open") })
 	at := regexp.MustCompile(`console: (http://\S+)`).FindStringSubmatch(out.String())
 	if at == nil {
-		t.Fatalf("the output has no link to the console: %s", &out)
+		t.Fatalf("got the output %s, want a link to the console in it", &out)
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	ask := func(method, path, body string) string {
@@ -81,7 +81,7 @@ func TestDemoHeldOpen(t *testing.T) {
 	}
 	queue := regexp.MustCompile(`"queue":"([^"]+posts\.publish)"`).FindStringSubmatch(ask(http.MethodGet, "api/v1/tasks", ""))
 	if queue == nil {
-		t.Fatal("the console shows no queue of posts")
+		t.Fatal("the console's tasks have no queue posts.publish, want one")
 	}
 	if text := ask(http.MethodPut, "api/v1/tasks/mine", `{"queue":"`+queue[1]+`","due":"now"}`); !strings.Contains(text, `"created":true`) {
 		t.Fatalf(`scheduling a task: got %s, want "created":true`, text)
@@ -89,9 +89,9 @@ func TestDemoHeldOpen(t *testing.T) {
 	until("the task is done", func() bool {
 		return strings.Contains(ask(http.MethodGet, "api/v1/tasks/mine", ""), `"status":"done"`)
 	})
-	until("nothing is wrong", func() bool { return !strings.Contains(ask(http.MethodGet, "", ""), "No relay runs") })
+	until("the console does not report \"No relay runs\"", func() bool { return !strings.Contains(ask(http.MethodGet, "", ""), "No relay runs") })
 	interrupt()
 	if code := <-ended; code != 0 {
-		t.Errorf("exit %d: got %s, want 0", code, &out)
+		t.Errorf("got exit code %d, want 0: %s", code, &out)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
 
-// run executes a command line in-process.
+// run executes a command line in this process.
 func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs strings.Builder
@@ -32,7 +32,7 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		code, stdout, stderr := run(t, strings.Fields(args)...)
 		if code != program.ExitError || stdout != "" || stderr != "rabbitdelay-lab: "+want+"\n" {
-			t.Errorf("%s: exit %d, output %q, errors %s, want %d, no output and %q", args, code, stdout, stderr, program.ExitError, want)
+			t.Errorf("%s: got exit code %d, Stdout %q and Stderr %q, want %d, no Stdout and the error %q", args, code, stdout, stderr, program.ExitError, want)
 		}
 	}
 }
@@ -41,7 +41,7 @@ func TestHelp(t *testing.T) {
 	for _, c := range command(program.New(&term.Terminal{})).Commands() {
 		code, stdout, stderr := run(t, c.Name(), "--help")
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:\n  rabbitdelay-lab "+c.Name()) {
-			t.Errorf(`%s: exit %d, output %s, errors %s, want 0, "" and a text with %q`,
+			t.Errorf(`%s --help: got exit code %d, Stdout %s and Stderr %q, want 0, no Stderr and %q in Stdout`,
 				c.Name(), code, stdout, stderr, "Examples:\n  rabbitdelay-lab "+c.Name())
 		}
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Remove the settings of the machine that runs the tests.
+	// The settings of the machine that runs the tests must not affect the commands.
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		if name == "AMQP_URL" || strings.HasPrefix(name, "RABBITDELAY_") && !strings.HasPrefix(name, "RABBITDELAY_TEST_") {
@@ -20,5 +20,5 @@ func TestMain(m *testing.M) {
 	os.Exit(suite.Main(m, tiers))
 }
 
-// make test-servers runs the demo on real servers.
+// make test runs the tests in memory, and make test-servers runs the demo on real servers.
 var tiers = tier.Plan{Test: []string{"TestDemoHeldOpen", "TestHelp", "TestDemoStories", "TestUsageErrors"}}

@@ -25,7 +25,7 @@ func runLab(ctx context.Context, args ...string) suite.Ran {
 	return suite.Ran{Result: binary.Result{Code: code, Stdout: out.String(), Stderr: errs.String()}}
 }
 
-// On every database, the demo has no message that is early, lost or handled twice.
+// In a demo on every database, no message is early, lost or handled twice.
 func TestLabDemo(t *testing.T) {
 	t.Parallel()
 	keys := []string{
@@ -51,15 +51,15 @@ func TestLabDemo(t *testing.T) {
 			}
 		}
 		if n := p["published"].(float64) + p["cancelled"].(float64); n != 95 {
-			t.Errorf("%v posts were published or cancelled, want 95:\n%s", n, got)
+			t.Errorf("got %v posts that were published or cancelled, want 95:\n%s", n, got)
 		}
 		for _, key := range []string{"stale_stopped", "cancelled_stopped"} {
 			if p[key] == 0.0 {
-				t.Errorf("%s is 0, want another value:\n%s", key, got)
+				t.Errorf("%s is 0, want more than 0:\n%s", key, got)
 			}
 		}
 		if strings.Contains(got.Stdout+got.Stderr, "guest:guest") {
-			t.Error("the output shows a password")
+			t.Errorf("the output contains the password, want it redacted: %s", got)
 		}
 	}
 	t.Run("SQLite", func(t *testing.T) { check(t, 150, "sqlite", "bucket") })
@@ -79,13 +79,13 @@ func TestLabDemo(t *testing.T) {
 				t.Fatal(err)
 			}
 			if left != 0 {
-				t.Errorf("%d schemas are left, want 0", left)
+				t.Errorf("%d schemas are left in the database, want 0", left)
 			}
 		})
 	}
 }
 
-// An interrupted demo leaves neither queues nor files behind.
+// An interrupted demo deletes its queues, exchanges and files.
 func TestLabDemoInterrupted(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
@@ -108,9 +108,9 @@ func TestLabDemoInterrupted(t *testing.T) {
 		case <-tick.C:
 			begun = len(newSince(before, demoObjects(t, b))) > 0
 		case r := <-ended:
-			t.Fatalf("the program ended by itself: %s", r)
+			t.Fatalf("the program exited before it was interrupted: %s", r)
 		case <-deadline:
-			t.Fatal("the demo declared no queue")
+			t.Fatal("the demo declared no queue in time, want at least one")
 		}
 	}
 	cancel()
@@ -120,17 +120,17 @@ func TestLabDemoInterrupted(t *testing.T) {
 			t.Errorf(`got %v, want exit code 130 and the errors "rabbitdelay-lab: interrupted\n"`, r)
 		}
 	case <-deadline:
-		t.Fatal("the program does not end after the signal")
+		t.Fatal("the program did not exit in time after it was interrupted")
 	}
 	if left := newSince(before, demoObjects(t, b)); len(left) != 0 {
 		t.Errorf("objects left on the broker: got %v, want none", left)
 	}
 	if left, _ := filepath.Glob(temp + "/rabbitdelay-demo-*"); len(left) != 0 {
-		t.Errorf("left behind: got %v, want none", left)
+		t.Errorf("files left in the temporary directory: got %v, want none", left)
 	}
 }
 
-// demoObjects returns the queues and exchanges of demos on a broker.
+// demoObjects returns the queues and exchanges that demos have declared on a broker.
 func demoObjects(t *testing.T, b *broker.Broker) []string {
 	t.Helper()
 	i, err := live.NewManagement(live.ManagementConfig{URL: b.ManagementURL()})

@@ -13,9 +13,9 @@ func TestPorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(ports) != 20 {
-		t.Fatalf("%d ports, want 20", len(ports))
+		t.Fatalf("Ports returned %d ports, want 20", len(ports))
 	}
-	// All listeners are open at the same time, so that two equal ports fail too.
+	// All listeners are open at the same time, so that the test fails if two ports are equal.
 	for _, port := range ports {
 		listener, err := net.Listen("tcp", loopback.Address(port))
 		if err != nil {

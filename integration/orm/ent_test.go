@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// The client is generated from testdata/ent/schema, as a program would generate it, and tested in
-// testdata/ent.
+// TestEnt generates a client from testdata/ent/schema, as a program would, and runs the tests in testdata/ent with it.
 func TestEnt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: generating and compiling ent's client takes a minute")

@@ -14,13 +14,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-var update = flag.Bool("update", false, "draw the pictures into docs/images")
+var update = flag.Bool("update", false, "write the pictures to docs/images")
 
 const root = "../.."
 
 func TestMain(m *testing.M) { os.Exit(tier.Run(m, tier.Everything, nil)) }
 
-// The files in docs/images are the pictures that this package draws.
+// The files in docs/images match the pictures that this package draws.
 func TestPictures(t *testing.T) {
 	for _, p := range All() {
 		file := filepath.Join(root, "docs", "images", p.Name)
@@ -33,7 +33,7 @@ func TestPictures(t *testing.T) {
 			t.Errorf("%s is out of date (%v); run make pictures", file, err)
 		}
 		if err := parse(p.SVG); err != nil {
-			t.Errorf("%s is not XML: %v", p.Name, err)
+			t.Errorf("%s is not valid XML: %v", p.Name, err)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func parse(text string) error {
 	}
 }
 
-// compareExample are figures as make compare writes them.
+// compareExample has figures in the format that make compare writes.
 const compareExample = `{
 	"recorded": "2026-11-30", "versions": "PostgreSQL 15.18, RabbitMQ 4.3.6, Redis 7.0.15, River 0.51.2, asynq 0.26.0, pgx 5.12.0",
 	"lateness": [["rabbitdelay, tasks (database/sql)", "0.10", "9.0 (8.9 to 9.3)", "15", "20", "41"], ["asynq", "-930", "2,500", "4,700", "4,900", "5,000"]],
@@ -100,7 +100,7 @@ const compareExample = `{
 	"rates": [["rabbitdelay, tasks (database/sql)", "2,700", "0.31", "39,000", "1.5"], ["asynq", "17,000 (16,000 to 18,000)", "2.0", "", ""]]
 }`
 
-// The comparison's pictures are XML.
+// The pictures of the comparison are valid XML.
 func TestComparison(t *testing.T) {
 	all, err := Comparison([]byte(compareExample))
 	if err != nil || len(all) != 3 {
@@ -108,7 +108,7 @@ func TestComparison(t *testing.T) {
 	}
 	for _, p := range all {
 		if err := parse(p.SVG); err != nil {
-			t.Errorf("%s is not XML: %v", p.Name, err)
+			t.Errorf("%s is not valid XML: %v", p.Name, err)
 		}
 	}
 	if none, err := Comparison([]byte("{}")); err != nil || len(none) > 0 {
@@ -116,7 +116,7 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// Texts are inside their picture and do not overlap, even in a wide font.
+// Texts are inside the picture and do not overlap, even with a wide font.
 func TestTextsDoNotOverlap(t *testing.T) {
 	compared, err := comparisonOf([]byte(compareExample))
 	if err != nil || len(compared) != 3 {
@@ -126,18 +126,18 @@ func TestTextsDoNotOverlap(t *testing.T) {
 		c := d.draw()
 		for i, a := range c.texts {
 			if a.left < 0 || a.top < 0 || a.right > width || a.bottom > c.height {
-				t.Errorf("%s: the text %q is partly outside of the picture", d.name, a.text)
+				t.Errorf("%s: the text %q is partly outside the picture, want it inside", d.name, a.text)
 			}
 			for _, b := range c.texts[:i] {
 				if a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom {
-					t.Errorf("%s: %q overlaps %q", d.name, a.text, b.text)
+					t.Errorf("%s: the text %q overlaps %q, want no overlap", d.name, a.text, b.text)
 				}
 			}
 		}
 	}
 }
 
-// The plots show figures that are in the tables of performance.md.
+// The tables in performance.md contain the figures that the plots show.
 func TestFiguresAreDocumented(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "performance.md"))
 	if err != nil {
@@ -154,7 +154,7 @@ func TestFiguresAreDocumented(t *testing.T) {
 	for _, l := range f.Load.Lines {
 		cells = append(cells, strings.Join(l.Cells, " | "))
 		if len(l.Cells) != len(f.Load.Rates) {
-			t.Errorf("%s: want a cell for each of the rates %v", l.Name, f.Load.Rates)
+			t.Errorf("%s: got %d cells, want one for each of the rates %v", l.Name, len(l.Cells), f.Load.Rates)
 		}
 	}
 	for _, r := range f.Throughput.Rows {
@@ -162,14 +162,14 @@ func TestFiguresAreDocumented(t *testing.T) {
 	}
 	for _, cell := range cells {
 		if !strings.Contains(string(text), "| "+cell+" |") {
-			t.Errorf("performance.md has no cell %q", cell)
+			t.Errorf("performance.md contains no table cell %q, want one", cell)
 		}
 	}
 }
 
 var embedded = regexp.MustCompile(`!\[([^\]]*)\]\(([^)\s]+)\)`)
 
-// Every picture in a document has an alternative text, and every file in docs/images is used in a document.
+// Every picture in a document has an alternative text, and every file in docs/images is shown in a document.
 func TestAltTexts(t *testing.T) {
 	shown := map[string]bool{}
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
@@ -185,7 +185,7 @@ func TestAltTexts(t *testing.T) {
 			for _, m := range embedded.FindAllStringSubmatch(string(text), -1) {
 				shown[filepath.Base(m[2])] = true
 				if len([]rune(m[1])) < 8 {
-					t.Errorf("%s: %s has no alt text: %q", file, m[2], m[1])
+					t.Errorf("%s: the alternative text of %s is %q, want at least 8 characters", file, m[2], m[1])
 				}
 			}
 		}
@@ -196,7 +196,7 @@ func TestAltTexts(t *testing.T) {
 	}
 	for _, image := range images {
 		if !shown[image.Name()] {
-			t.Errorf("no document shows docs/images/%s", image.Name())
+			t.Errorf("docs/images/%s is not shown in any document; delete it", image.Name())
 		}
 	}
 }

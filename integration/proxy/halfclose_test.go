@@ -36,7 +36,7 @@ func TestHalfClose(t *testing.T) {
 			t.Fatalf("%v: %v", c, err)
 		}
 	}
-	// After one byte has passed, both halves of the proxy are connected.
+	// After one byte has passed through, both sides of the proxy are connected.
 	one := make([]byte, 1)
 	if _, err := broker.Write([]byte("a")); err != nil {
 		t.Fatal(err)
@@ -46,13 +46,13 @@ func TestHalfClose(t *testing.T) {
 	}
 	p.HalfClose(ToClient)
 	if _, err := client.Read(one); !errors.Is(err, io.EOF) {
-		t.Fatalf("the client reads %v, want the end", err)
+		t.Fatalf("the client's read after HalfClose: got error %v, want io.EOF", err)
 	}
-	// An AMQP protocol header passes without being inspected.
+	// The proxy passes on an AMQP protocol header without inspecting it.
 	if _, err := client.Write([]byte("AMQP")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(broker, make([]byte, 4)); err != nil {
-		t.Errorf("reading in the other direction: %v", err)
+		t.Errorf("reading in the other direction: got error %v, want nil", err)
 	}
 }

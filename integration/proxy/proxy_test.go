@@ -20,7 +20,7 @@ func frame(typ byte, class, method uint16, payload int) []byte {
 	return append(append(b, body...), 0xCE)
 }
 
-// The same frames are found, however the stream is split into pieces.
+// The proxy finds the same frames regardless of how the stream is split into pieces.
 func TestFramesInPieces(t *testing.T) {
 	var stream []byte
 	stream = append(stream, "AMQP\x00\x00\x09\x01"...)
@@ -48,10 +48,10 @@ func TestFramesInPieces(t *testing.T) {
 			}
 		}
 		if len(seen) != 4 || seen[1].Type != 3 || seen[2].Type != 8 || publishes != 2 {
-			t.Fatalf("pieces of %d: got the frames %+v, want 4, the second of type 3, the third of type 8, and 2 publishes", piece, seen)
+			t.Fatalf("pieces of %d bytes: got the frames %+v, want 4, the second of type 3 and the third of type 8, and 2 publishes", piece, seen)
 		}
 		if len(sent) < publish2-headLen || len(sent) > publish2+headLen || !bytes.HasPrefix(stream, sent) {
-			t.Fatalf("pieces of %d: forwarded %d bytes, want about %d", piece, len(sent), publish2)
+			t.Fatalf("pieces of %d bytes: forwarded %d bytes, want the stream up to about %d", piece, len(sent), publish2)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestCutStallAndRefuse(t *testing.T) {
 	}
 	p.Stall(ToClient, true)
 	if err := say(50 * time.Millisecond); err == nil {
-		t.Fatal("a stalled connection answered")
+		t.Fatal("got an answer on a stalled connection, want a timeout")
 	}
 	p.Stall(ToClient, false)
 	_ = c.SetDeadline(time.Now().Add(servers.Patience))
@@ -110,12 +110,12 @@ func TestCutStallAndRefuse(t *testing.T) {
 	p.Cut()
 	_ = c.SetDeadline(time.Now().Add(servers.Patience))
 	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Fatal("a cut connection answered")
+		t.Fatal("reading from a cut connection: got no error")
 	}
 	if c2, err := net.Dial("tcp", p.Addr()); err == nil {
 		_ = c2.SetDeadline(time.Now().Add(servers.Patience))
 		if _, err := c2.Read(make([]byte, 1)); err == nil {
-			t.Fatal("a refused connection answered")
+			t.Fatal("reading from a refused connection: got no error")
 		}
 		_ = c2.Close()
 	}

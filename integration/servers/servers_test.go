@@ -14,8 +14,8 @@ type server struct{ closed *atomic.Int64 }
 
 func (s server) Close() error { s.closed.Add(1); return nil }
 
-// Every test gets the same server for a key, even when all ask concurrently. If the server fails to
-// start, all of them fail, and it is not closed.
+// All callers receive the same server for a key, even if they ask for it concurrently. If the server fails to start, all
+// of them receive the error, and the server is not closed.
 func TestShared(t *testing.T) {
 	t.Setenv(servers.EnvSkip, "")
 	var all servers.Shared[string, server]
@@ -32,7 +32,7 @@ func TestShared(t *testing.T) {
 					return server{&closed}, nil
 				})
 				if want := map[string]error{"bad": os.ErrNotExist}[key]; !errors.Is(err, want) {
-					t.Errorf("%s: got %v, want %v", key, err, want)
+					t.Errorf("key %s: got error %v, want %v", key, err, want)
 				}
 			})
 		}

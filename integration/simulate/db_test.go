@@ -14,11 +14,10 @@ import (
 	_ "modernc.org/sqlite" // the driver named sqlite
 )
 
-// database is a database server in a bubble: one SQLite connection in memory, which the
-// sessions of all processes use in turn. A transaction holds the turn from its beginning to
-// its end, as SQLite's one writer does, so transactions never overlap: effects that
-// concurrent transactions may have on each other on PostgreSQL are not simulated. Statements
-// take virtual time.
+// database is a database server in a synctest bubble. It has one SQLite connection in memory, which the sessions of all
+// processes use in turn. A transaction keeps its turn until it ends, like SQLite's single writer, so transactions never
+// overlap, and conflicts between concurrent transactions, as on PostgreSQL, are not simulated. Statements take virtual
+// time.
 type database struct {
 	turn    chan struct{} // holds an element while no session works
 	latency time.Duration // the longest time that a statement takes
@@ -27,21 +26,21 @@ type database struct {
 	raw      conn
 	rng      *rand.Rand
 	failing  int
-	refused  int           // statements while it failed
-	hung     chan struct{} // closed when the database answers again; nil while it does
+	refused  int           // the number of statements that were refused while the database was unavailable
+	hung     chan struct{} // closed when the database answers again; nil while it answers
 	breaks   int           // the number of commits whose answers are lost
 	applied  bool          // whether those commits take effect
 	sessions []*session
 }
 
-// conn has the methods of modernc.org/sqlite's connections.
+// conn has the methods of modernc.org/sqlite's connections that the simulation uses.
 type conn interface {
 	driver.Conn
 	driver.ExecerContext
 	driver.QueryerContext
 }
 
-// sqlite is the driver. Packages recognise the dialect by its type.
+// sqlite is the SQLite driver. Packages recognise the dialect by its type.
 var sqlite = func() driver.Driver {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
@@ -51,7 +50,7 @@ var sqlite = func() driver.Driver {
 	return db.Driver()
 }()
 
-// link is the access to the database that one process has.
+// link is a process's access to the database.
 type link struct {
 	d    *database
 	dead chan struct{} // closed when the process is killed
@@ -62,7 +61,7 @@ var (
 	errGone = errors.New("the process was killed")
 )
 
-// awayError is returned on a connection that the database has ended.
+// awayError is returned on a connection that the database has closed.
 type awayError struct{}
 
 func (*awayError) Error() string { return "connection to the database lost" }
@@ -81,7 +80,7 @@ func newDatabase(latency time.Duration, seed uint64) (*database, error) {
 
 func (d *database) close() error { return d.raw.Close() }
 
-// open returns a handle of a separate process.
+// open returns a database handle for a new process.
 func (d *database) open() (*sql.DB, *link) {
 	l := &link{d, make(chan struct{})}
 	return sql.OpenDB(l), l
@@ -100,7 +99,7 @@ func (l *link) Connect(ctx context.Context) (driver.Conn, error) {
 	return s, nil
 }
 
-// kill ends all sessions of a process: changes that they have not committed are undone.
+// kill ends all sessions of a process, and rolls back their uncommitted changes.
 func (l *link) kill() {
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
@@ -151,15 +150,15 @@ func (d *database) hang() (undo func()) {
 	}
 }
 
-// breakCommits loses the answers of the next n commits. The parameter applied reports whether the commits take effect.
+// breakCommits loses the answers to the next n commits. If applied is true, the commits take effect.
 func (d *database) breakCommits(n int, applied bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.breaks, d.applied = n, applied
 }
 
-// session is a connection to the database. Its waits end with their context, because database/sql
-// holds a mutex during them, and in a bubble no goroutine should wait long for a mutex.
+// session is a connection to the database. Its waits end when their context is cancelled, because database/sql holds a
+// mutex during them, and virtual time does not pass in a bubble while a goroutine waits for a mutex.
 type session struct {
 	*link
 
@@ -168,7 +167,7 @@ type session struct {
 	ended bool
 }
 
-// answer waits as long as the network and the database take to begin a statement.
+// answer waits as long as the network and the database need before a statement starts.
 func (s *session) answer(ctx context.Context) error {
 	s.d.mu.Lock()
 	hung, pause := s.d.hung, time.Duration(0)
@@ -217,7 +216,7 @@ func after(pause time.Duration) <-chan struct{} {
 	return c
 }
 
-// end ends a connection whose statement was abandoned.
+// end closes a session whose statement was abandoned.
 func (s *session) end() {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -233,7 +232,7 @@ func (s *session) undo() {
 	}
 }
 
-// run executes a statement that does not fail.
+// run executes a statement, and panics if it fails.
 func (s *session) run(query string) {
 	if _, err := s.d.raw.ExecContext(context.Background(), query, nil); err != nil {
 		panic(query + ": " + err.Error())
@@ -260,7 +259,7 @@ func (s *session) take(ctx context.Context) (mine bool, err error) {
 	}
 }
 
-// do runs a statement while holding the turn.
+// do waits for the session's turn and runs f.
 func (s *session) do(ctx context.Context, f func() error) error {
 	mine, err := s.take(ctx)
 	if err != nil {
@@ -357,7 +356,7 @@ func (s *session) Begin() (driver.Tx, error) {
 	return s.BeginTx(context.Background(), driver.TxOptions{})
 }
 
-// IsValid keeps an ended session out of the pool.
+// IsValid reports whether the session may be returned to the pool, which an ended session may not.
 func (s *session) IsValid() bool {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()

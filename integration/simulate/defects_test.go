@@ -15,12 +15,12 @@ import (
 	"testing"
 )
 
-// These flags are set by `make simulate-defects`.
-var plant = flag.String("plant", "", "a pattern of the defects to plant; empty for none")
+// `make simulate-defects` sets this flag.
+var plant = flag.String("plant", "", "pattern of the names of the defects to plant; empty for none")
 
-// defectsDir holds a patch for each defect. To add a defect, make the mistake, write it to a file in this folder with
-// `git diff >NAME.patch`, and undo it. If no seed can find a mistake, because it is smaller than the tolerance of the
-// model, its patch begins with a line "Test: PACKAGE NAME" that names the test that finds it.
+// defectsDir contains a patch for each defect. To add a defect, make the mistake, write it to a file in this folder with
+// `git diff >NAME.patch`, and undo it. If no seed can find the mistake because it is smaller than the model's tolerance,
+// the first line of its patch must be "Test: PACKAGE NAME" with the test that finds it.
 const defectsDir = "testdata/defects"
 
 // defects returns the paths of all patches.
@@ -33,11 +33,11 @@ func defects(t *testing.T) []string {
 	return patches
 }
 
-// nameOf returns the name of the defect of a patch.
+// nameOf returns the name of the defect in a patch.
 func nameOf(patch string) string { return strings.TrimSuffix(filepath.Base(patch), ".patch") }
 
-// TestPatches reports the patches that no longer apply to the code. It builds and runs nothing, so it is part of every
-// test run, and a change to the code of a defect fails here and not only in TestDefects at night.
+// TestPatches reports patches that do not apply to the code. It builds and runs nothing, so it is part of every test run,
+// and a change to the code of a defect fails here and not only in the nightly TestDefects.
 func TestPatches(t *testing.T) {
 	var rotten []string
 	patches := defects(t)
@@ -47,24 +47,23 @@ func TestPatches(t *testing.T) {
 		}
 	}
 	if len(rotten) > 0 {
-		t.Errorf(`%d of %d planted defects no longer apply to the code:
+		t.Errorf(`%d of %d planted defects do not apply to the code, want all to apply:
 
 %s
 
-For each of them, make the same mistake in the present code and write it by
+For each of them, make the same mistake in the current code and write it with
   git diff >integration/simulate/%s/NAME.patch
 Then undo the mistake, and check that the simulation finds it:
   make simulate-defects DEFECT=NAME
-Delete the patch if nobody can make this mistake any more.`, len(rotten), len(patches), strings.Join(rotten, "\n"), defectsDir)
+Delete the patch if the mistake is impossible in the current code.`, len(rotten), len(patches), strings.Join(rotten, "\n"), defectsDir)
 	}
 }
 
-// TestDefects plants each defect in a copy of the source and logs within how many seeds the simulation finds it.
-// Patches are applied like those of any other branch, so they survive changes around them. TestPatches reports one that
-// does not.
+// TestDefects plants each defect in a copy of the source and logs after how many seeds the simulation finds it. Patches
+// are applied with git, so they still apply after changes to the surrounding code. TestPatches reports those that do not.
 func TestDefects(t *testing.T) {
 	if *plant == "" {
-		t.Skip("make simulate-defects")
+		t.Skip("skipped: run make simulate-defects")
 	}
 	chosen := regexp.MustCompile(*plant)
 	for _, patch := range defects(t) {
@@ -76,7 +75,7 @@ func TestDefects(t *testing.T) {
 			if err := foundBy(t, patch, pkg, test); err != nil {
 				t.Errorf("defect %s: %v", name, err)
 			} else {
-				t.Logf("%-45s found by %s of %s", name, test, pkg)
+				t.Logf("%-45s found by %s in %s", name, test, pkg)
 			}
 			continue
 		}
@@ -85,14 +84,14 @@ func TestDefects(t *testing.T) {
 		case err != nil:
 			t.Errorf("defect %s: %v", name, err)
 		case after == 0:
-			t.Errorf("%-45s not found in %d seeds", name, *seeds)
+			t.Errorf("defect %s was not found in %d seeds, want it found", name, *seeds)
 		default:
 			t.Logf("%-45s found after %d seeds", name, after)
 		}
 	}
 }
 
-// changed matches the names of files that a patch changes.
+// changed matches the names of the files that a patch changes.
 var changed = regexp.MustCompile(`(?m)^--- a/(\S+)`)
 
 // planted applies a patch to copies of the files that it changes, and returns a map from each original to its copy.
@@ -127,14 +126,14 @@ func planted(t *testing.T, patch string) (map[string]string, error) {
 	}
 	apply := exec.CommandContext(t.Context(), "git", "apply", "-C1", patch)
 	apply.Dir = copies
-	apply.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(copies)) // the copies belong to no repository
+	apply.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(copies)) // the copies are not in a repository
 	if out, err := apply.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("git apply -C1: %w\n%s", err, out)
 	}
 	return replaced, nil
 }
 
-// finds matches the line of a patch that names the test that finds its defect.
+// finds matches the first line of a patch if it names the test that finds the defect.
 var finds = regexp.MustCompile(`(?m)\ATest: (\S+) (\S+)$`)
 
 // finder returns the package and the name of the test that finds a defect, or empty strings if the simulation finds it.
@@ -150,7 +149,7 @@ func finder(t *testing.T, patch string) (pkg, test string) {
 	return "", ""
 }
 
-// foundBy runs a test with the defect of a patch, and returns an error unless the test fails.
+// foundBy runs a test with a patch's defect, and returns an error unless the test fails.
 func foundBy(t *testing.T, patch, pkg, test string) error {
 	t.Helper()
 	overlay, err := overlaid(t, patch)
@@ -162,14 +161,14 @@ func foundBy(t *testing.T, patch, pkg, test string) error {
 	out, err := run.CombinedOutput()
 	switch {
 	case err == nil:
-		return fmt.Errorf("%s of %s does not find it:\n%s", test, pkg, out)
+		return fmt.Errorf("%s in %s passed with the defect, want it to fail:\n%s", test, pkg, out)
 	case !strings.Contains(string(out), "--- FAIL: "+test):
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	return nil
 }
 
-// overlaid writes the go command's overlay file for the defect of a patch, and returns its path.
+// overlaid writes the go command's overlay file for a patch's defect, and returns its path.
 func overlaid(t *testing.T, patch string) (string, error) {
 	t.Helper()
 	files, err := planted(t, patch)
@@ -184,11 +183,11 @@ func overlaid(t *testing.T, patch string) (string, error) {
 	return overlay, os.WriteFile(overlay, replaced, 0o600)
 }
 
-// replay matches what a failing seed prints.
+// replay matches the line that a failing seed prints.
 var replay = regexp.MustCompile(`replay: make simulate FROM=(\d+)`)
 
-// seedsUntilFound builds the simulation with the defect of a patch, and runs it. It returns 0 if no seed finds the
-// defect.
+// seedsUntilFound builds the simulation with a patch's defect and runs it until a seed finds the defect. It returns the
+// number of seeds, or 0 if no seed finds it.
 func seedsUntilFound(t *testing.T, patch string) (n uint64, err error) {
 	t.Helper()
 	overlay, err := overlaid(t, patch)

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-// The Makefile gives each tier different seeds.
+// The Makefile runs different seeds in each tier.
 func TestMain(m *testing.M) {
 	os.Exit(tier.Run(m, tier.Plan{Test: []string{"TestSeeds", "TestPatches"}, Nightly: []string{"TestDefects"}}, nil))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// state is what the model knows about a task.
+// state is a task's state in the model.
 type state struct {
 	status  schedule.Status // "" for a task that does not exist
 	due     int64           // ms
@@ -22,17 +22,17 @@ type state struct {
 	payload string
 	took    int // subscribers of an exchange that have had their effect, as bits
 
-	from, to int64 // the task was made between these times, in ms
+	from, to int64 // the task was created between these times, in ms
 }
 
-// effect is the beginning of the event name for the effect of a handler.
+// effect is the prefix of the name of an event for a handler's effect.
 const effect = "effect in"
 
-// slack is the number of milliseconds by which a handler may be early according to docs/guarantees-details.md: the
-// possible error of comparing clocks, and the millisecond to which times are rounded.
+// slack is the number of milliseconds by which a handler may be early according to docs/guarantees-details.md. It is the
+// possible error of a clock comparison plus the millisecond to which times are rounded.
 const slack = 20 + 1
 
-// after returns the states in which an event may leave a task. There are none if the event cannot have happened.
+// after returns the possible states of a task after an event, or none if the event is impossible in the state s.
 func (i item) after(e *event, s state) (all []state) {
 	switch {
 	case errors.Is(e.err, schedule.ErrExists):
@@ -105,7 +105,7 @@ func (i item) after(e *event, s state) (all []state) {
 	return i.happens(e, s)
 }
 
-// happens does the same as after, for an effect.
+// happens is after for an effect.
 func (i item) happens(e *event, s state) []state {
 	queue, _ := strings.CutPrefix(e.what, effect)
 	bit := 1 << slices.Index(subscribers[i.Dest], queue)
@@ -118,7 +118,7 @@ func (i item) happens(e *event, s state) []state {
 	return []state{s}
 }
 
-// millis rounds up, because due times are rounded up.
+// millis returns a time in milliseconds, rounded up like due times.
 func millis(t time.Time) int64 { return t.Add(time.Millisecond - 1).UnixMilli() }
 
 func when(possible bool, s state) []state {
@@ -128,8 +128,8 @@ func when(possible bool, s state) []state {
 	return nil
 }
 
-// explains reports whether there is an order of the events, each between its call and its return, that leads to the
-// final state.
+// explains reports whether the events, each of which takes effect between its call and its return, have an order that
+// leads to the final state.
 func (i item) explains(events []*event, mayDie bool, end func(state) bool) bool {
 	type node struct {
 		done uint64
@@ -197,7 +197,7 @@ func (w *world) check() {
 	}
 	for _, e := range w.events {
 		if e.maybe && w.sc.calm() && !w.sc.has("change layout") && !errors.Is(e.err, context.DeadlineExceeded) {
-			w.violationf("%s of %s failed without faults: %v", e.what, e.id, e.err)
+			w.violationf("%s of %s failed without faults, want no error: %v", e.what, e.id, e.err)
 		}
 	}
 	for _, id := range w.sortedIDs() {
@@ -215,7 +215,7 @@ func (w *world) check() {
 	w.checkProcesses()
 }
 
-// readEffects adds the effects that the database has to the runs.
+// readEffects marks the runs whose effects are in the database.
 func (w *world) readEffects() error {
 	found, err := w.procs[0].db.QueryContext(context.Background(), "SELECT run FROM effects")
 	if err != nil {
@@ -232,7 +232,7 @@ func (w *world) readEffects() error {
 	return found.Err()
 }
 
-// runsOf returns the runs of an item's handlers in a queue, or in all queues, in order.
+// runsOf returns the runs of an item's handlers in a queue, or in all queues if it is empty, in the order of their start.
 func (w *world) runsOf(id, queue string) (list []*run) {
 	for _, call := range slices.Sorted(maps.Keys(w.runs)) {
 		if r := w.runs[call]; r.id == id && (queue == "" || r.queue == queue) {
@@ -251,7 +251,7 @@ func effects(runs []*run) (n int) {
 	return n
 }
 
-// checkTask checks whether the model explains a task.
+// checkTask checks that the model explains the final state of a task.
 func (w *world) checkTask(i item, rows map[string]schedule.TaskRow) {
 	var events []*event
 	for _, e := range w.events {
@@ -282,7 +282,7 @@ func (w *world) checkTask(i item, rows map[string]schedule.TaskRow) {
 	if !i.explains(events, w.sc.mayDie(i), func(s state) bool {
 		return row.Status == s.status && (!exists || payload == s.payload && (!s.exact || row.DeliverAt.UnixMilli() == s.due))
 	}) {
-		w.violationf("no order of its events explains task %s, which is %q (due %v, payload %q, %d sends, %s) in the end:%s",
+		w.violationf("no order of the events explains the final state of task %s: %q (due %v, payload %q, %d sends, %s):%s",
 			i.ID, row.Status, row.DeliverAt.Sub(w.epoch), payload, row.Sends, row.LastError, w.history(events))
 	}
 	switch row.Status {
@@ -302,30 +302,30 @@ func (w *world) checkTask(i item, rows map[string]schedule.TaskRow) {
 	}
 }
 
-// checkExpiry checks that a task has expired, or not, according to its expiry time.
+// checkExpiry checks that a task expired if and only if it was not handled before its expiry time.
 func (w *world) checkExpiry(i item, row schedule.TaskRow) {
 	over := row.DeliverAt.Add(i.Ends)
-	most := w.mostLate() // its handler may have begun in time
+	most := w.mostLate() // its handler may have started in time
 	if i.Dest == taskQueue {
 		most = 0 // the fence writes the time that it compares
 	}
 	switch {
 	case i.Ends == 0:
 	case row.Status == schedule.StatusExpired && row.FinishedAt.Before(over):
-		w.violationf("task %s expired %v early", i.ID, over.Sub(row.FinishedAt))
+		w.violationf("task %s expired %v before its expiry time", i.ID, over.Sub(row.FinishedAt))
 	case row.Status == schedule.StatusDone && row.FinishedAt.After(over.Add(most)):
-		w.violationf("task %s had its effect %v after it expired", i.ID, row.FinishedAt.Sub(over))
+		w.violationf("task %s had its effect %v after its expiry time, want it before", i.ID, row.FinishedAt.Sub(over))
 	}
 }
 
-// checkLeases checks that no two handlers work on a leased task at the same time, and that the task does not change in
-// the meantime.
+// checkLeases checks that no two handlers work on a leased task at the same time, and that no operation changes the task
+// while a handler works on it.
 func (w *world) checkLeases(i item) {
 	runs := w.runsOf(i.ID, leaseQueue)
 	for n, a := range runs {
 		for _, b := range runs[n+1:] {
 			if a.payload == b.payload && a.version == b.version && a.end.After(b.at) {
-				w.violationf("two handlers worked on task %s at %v", i.ID, b.at.Sub(w.epoch))
+				w.violationf("two handlers worked on task %s at %v, want one", i.ID, b.at.Sub(w.epoch))
 			}
 		}
 		for _, e := range w.events {
@@ -339,8 +339,8 @@ func (w *world) checkLeases(i item) {
 	}
 }
 
-// paused reports whether a task's destination was paused at the given time, for longer than it takes to recall
-// messages.
+// paused reports whether a task's destination was paused at the given time and had been paused for longer than it takes to
+// recall messages.
 func (w *world) paused(i item, at time.Time) bool {
 	var since *event
 	for _, g := range w.gates {
@@ -353,7 +353,7 @@ func (w *world) paused(i item, at time.Time) bool {
 	})
 }
 
-// checkWaits checks how long a message waited if no handler settled it.
+// checkWaits checks how long a message waited between two attempts.
 func (w *world) checkWaits(id string) {
 	last := map[string]*run{} // by queue
 	for _, r := range w.runsOf(id, "") {
@@ -370,15 +370,14 @@ func (w *world) checkWaits(id string) {
 			want = nap
 		}
 		if got := r.at.Sub(before.at); got < want-time.Duration(w.slack())*time.Millisecond {
-			w.violationf("attempt %d of %s in %s came %v after the one before, expected %v", r.attempt, id, r.queue, got, want)
+			w.violationf("attempt %d of %s in %s started %v after the previous one, want at least %v", r.attempt, id, r.queue, got, want)
 		}
 	}
 }
 
-// mayDoubt reports whether a relay may consider a task's message lost although there was no fault:
-// behind an exchange that nothing consumes from, where slow transactions keep its failure from being
-// recorded, where starting consumers hold late messages for a lead, and where clocks differ by more
-// than Grace.
+// mayDoubt reports whether a relay may consider a task's message lost although there was no fault. That is possible if no
+// consumer receives messages from an exchange, if slow transactions keep a failure from being recorded, if starting
+// consumers hold late messages for a lead, and if clocks differ by more than Grace.
 func (w *world) mayDoubt(i item) bool {
 	return w.sc.apart() > 2*time.Minute ||
 		w.sc.Lead >= 10*time.Second && w.sc.has("stop consumers") ||
@@ -396,7 +395,7 @@ func (w *world) history(events []*event) string {
 	return b.String()
 }
 
-// checkCalmTask checks the additional requirements for tasks in scenarios without faults.
+// checkCalmTask checks additional requirements for tasks in scenarios without faults.
 func (w *world) checkCalmTask(i item, row schedule.TaskRow, events []*event) {
 	switch {
 	case w.mayDoubt(i) && (row.Sends > 1 || w.sc.slow()):
@@ -405,11 +404,11 @@ func (w *world) checkCalmTask(i item, row schedule.TaskRow, events []*event) {
 	case row.Sends <= 1:
 		w.checkWaits(i.ID)
 	default:
-		w.violationf("task %s was sent %d times without faults", i.ID, row.Sends)
+		w.violationf("task %s was sent %d times without faults, want once", i.ID, row.Sends)
 	}
 	for n, r := range slices.DeleteFunc(w.runsOf(i.ID, ""), func(r *run) bool { return !r.took }) {
 		if n == 0 && w.paused(i, r.at) { // another queue may have its effect later
-			w.violationf("task %s had its effect %v, while %s was paused", i.ID, r.at.Sub(w.epoch), i.Dest)
+			w.violationf("task %s had its effect at %v, while %s was paused", i.ID, r.at.Sub(w.epoch), i.Dest)
 		}
 	}
 	if row.Status != schedule.StatusDone || !w.undelayed() {
@@ -423,12 +422,12 @@ func (w *world) checkCalmTask(i item, row schedule.TaskRow, events []*event) {
 	}
 	for _, r := range w.runsOf(i.ID, "") {
 		if late := r.at.Sub(last); r.took && late > w.mostLateTask() {
-			w.violationf("task %s had its effect %v late without faults", i.ID, late)
+			w.violationf("task %s had its effect %v late without faults, want at most %v", i.ID, late, w.mostLateTask())
 		}
 	}
 }
 
-// undelayed reports whether nothing delays anything.
+// undelayed reports whether the scenario contains nothing that delays messages.
 func (w *world) undelayed() bool {
 	return w.sc.Strategy != "ttl" && !w.sc.has("pause", "stop consumers", "change layout")
 }
@@ -455,7 +454,7 @@ func (w *world) mostLateTask() time.Duration {
 	return w.mostLate()
 }
 
-// checkMessage checks what happened to a message.
+// checkMessage checks the outcome of a message in each queue.
 func (w *world) checkMessage(i item) {
 	var e *event
 	for _, x := range w.events {
@@ -464,10 +463,10 @@ func (w *world) checkMessage(i item) {
 		}
 	}
 	if e == nil {
-		return // its process was down
+		return // the process that should have sent it was not running
 	}
 	if i.Dest == nowhere && e.err == nil {
-		w.violationf("message %s to an exchange that does not exist was sent", i.ID)
+		w.violationf("message %s to an exchange that does not exist was sent, want an error", i.ID)
 	}
 	due := e.at
 	if e.due.After(e.at) {
@@ -483,13 +482,13 @@ func (w *world) checkMessage(i item) {
 		n := effects(runs)
 		switch {
 		case e.err != nil && !e.maybe && len(runs) > 0:
-			w.violationf("message %s was not sent (%v), and handled in %s", i.ID, e.err, q)
+			w.violationf("message %s was not sent (%v), but it was handled in %s", i.ID, e.err, q)
 		case e.err == nil && n == 0 && !w.sc.mayDie(i) && !w.sc.has("wipe"):
-			w.violationf("message %s was sent and had no effect in %s: %d runs, %s", i.ID, q, len(runs), w.history([]*event{e}))
+			w.violationf("message %s was sent but had no effect in %s: %d runs, %s", i.ID, q, len(runs), w.history([]*event{e}))
 		case e.err == nil && n == 0 && i.mayDie() && !w.sc.mayDie(item{Dest: i.Dest}) && len(runs) == 0 && !w.sc.has("wipe"):
-			w.violationf("message %s was sent and never handled in %s", i.ID, q)
+			w.violationf("message %s was sent but never handled in %s", i.ID, q)
 		case n > 1 && (strings.HasSuffix(q, idemQueue) || w.sc.calm()):
-			w.violationf("message %s had %d effects in %s", i.ID, n, q)
+			w.violationf("message %s had %d effects in %s, want 1", i.ID, n, q)
 		}
 		if e.err != nil {
 			continue
@@ -501,7 +500,7 @@ func (w *world) checkMessage(i item) {
 	}
 }
 
-// checkCalmMessage checks the additional requirements for messages in scenarios without faults.
+// checkCalmMessage checks additional requirements for messages in scenarios without faults.
 func (w *world) checkCalmMessage(i item, queue string, runs []*run, due time.Time) {
 	want := 1
 	switch {
@@ -513,10 +512,10 @@ func (w *world) checkCalmMessage(i item, queue string, runs []*run, due time.Tim
 	}
 	w.checkWaits(i.ID)
 	switch {
-	case i.Slow > 0 && w.sc.has("stop consumers", "change layout"): // stopping the consumers may cut the handler off
-	case w.sc.Group > 1 && strings.HasSuffix(queue, idemQueue): // what fails in a group runs again alone
+	case i.Slow > 0 && w.sc.has("stop consumers", "change layout"): // stopping the consumers may interrupt the handler
+	case w.sc.Group > 1 && strings.HasSuffix(queue, idemQueue): // a message that fails in a group runs again alone
 	case len(runs) != want:
-		w.violationf("the handler of message %s in %s ran %d times without faults, expected %d", i.ID, queue, len(runs), want)
+		w.violationf("the handler of message %s in %s ran %d times without faults, want %d", i.ID, queue, len(runs), want)
 		return
 	}
 	most := w.mostLate()
@@ -527,11 +526,11 @@ func (w *world) checkCalmMessage(i item, queue string, runs []*run, due time.Tim
 		}
 	}
 	if late := runs[0].at.Sub(due); w.undelayed() && late > most {
-		w.violationf("message %s was handled in %s %v late without faults", i.ID, queue, late)
+		w.violationf("message %s was handled in %s %v late without faults, want at most %v", i.ID, queue, late, most)
 	}
 }
 
-// checkOverdue checks how long a message waited that was overdue when its consumers began.
+// checkOverdue checks that a message that was overdue when its consumers started was handled without a further wait.
 func (w *world) checkOverdue(i item, runs []*run, due time.Time) {
 	stop, alone := w.sc.away(i)
 	back, began := w.backs[stop]
@@ -539,11 +538,11 @@ func (w *world) checkOverdue(i item, runs []*run, due time.Time) {
 		return
 	}
 	if late := runs[0].at.Sub(later(due, back)); late > time.Second+20*w.sc.Latency {
-		w.violationf("message %s was overdue when its consumers began, and handled %v later", i.ID, late)
+		w.violationf("message %s was overdue when its consumers started, and was handled only %v later", i.ID, late)
 	}
 }
 
-// unhindered reports whether slow handlers do not delay plain messages that are overdue when their consumers begin.
+// unhindered reports whether slow handlers do not delay plain messages that are overdue when their consumers start.
 func (w *world) unhindered() bool {
 	slow := 0
 	for _, i := range w.sc.Items {
@@ -567,7 +566,7 @@ func (w *world) slack() int64 {
 	return slack
 }
 
-// held reports whether a message waits in its consumer until the given due time, if there are enough slots.
+// held reports whether a message is held by its consumer until the given due time, provided that there are enough slots.
 func (w *world) held(due time.Time, made time.Duration) bool {
 	slow := 0
 	for _, i := range w.sc.Items {
@@ -591,14 +590,14 @@ func (w *world) checkCooldowns(rows map[string]schedule.TaskRow) {
 			}
 			for _, r := range w.runsOf(i.ID, "") {
 				if r.took && r.ret != 0 && r.ret < e.call {
-					w.violationf("task %s was %s at %v, when %s was done and its key cooled down for %v", e.id, e.what, e.at.Sub(w.epoch), i.ID, e.cool)
+					w.violationf("task %s was %s at %v, want it refused, because %s was done and its key had a cooldown of %v", e.id, e.what, e.at.Sub(w.epoch), i.ID, e.cool)
 				}
 			}
 		}
 	}
 }
 
-// checkRateLimit checks that sent tasks arrive no closer together than their queue's rate limit allows.
+// checkRateLimit checks that the intervals between sent tasks are not shorter than their queue's rate limit allows.
 func (w *world) checkRateLimit() {
 	if !w.sc.RateLimit || w.sc.has("requeue") {
 		return
@@ -610,12 +609,12 @@ func (w *world) checkRateLimit() {
 	slices.Sort(dues)
 	for n := 1; n < len(dues); n++ {
 		if d := dues[n] - dues[n-1]; d < int64(1000/perSecond)-2 {
-			w.violationf("two tasks of %s came %d ms after each other, at %v", taskQueue, d, time.UnixMilli(dues[n]).Sub(w.epoch))
+			w.violationf("two tasks for %s were %d ms apart at %v, want at least %d ms", taskQueue, d, time.UnixMilli(dues[n]).Sub(w.epoch), int64(1000/perSecond)-2)
 		}
 	}
 }
 
-// checkRecurring checks that the occurrences match the schedule.
+// checkRecurring checks that the occurrences of the recurring task match its interval.
 func (w *world) checkRecurring(rows map[string]schedule.TaskRow) {
 	if w.sc.Every == 0 {
 		return
@@ -632,27 +631,27 @@ func (w *world) checkRecurring(rows map[string]schedule.TaskRow) {
 		n := effects(w.runsOf(id, ""))
 		all := (w.sc.Misfire == schedule.MisfireAll || w.sc.calm() && !w.sc.slow()) && !w.sc.mayDie(item{Dest: taskQueue, Task: true})
 		if n > 1 || n == 0 && all {
-			w.violationf("the recurring task of %v had %d effects (row %q: %s, %s)", at.Sub(w.epoch), n, id, rows[id].Status, rows[id].LastError)
+			w.violationf("the occurrence at %v had %d effects, want 1 (row %q: %s, %s)", at.Sub(w.epoch), n, id, rows[id].Status, rows[id].LastError)
 		}
 	}
 	for id, row := range rows {
 		if _, at, ok := schedule.ParseOccurrence(id); ok && !seen[id] && w.fromDB(at).Before(w.withdrew.at) {
-			w.violationf("task %s is no occurrence (%s)", id, row.Status)
+			w.violationf("task %s (%s) is not a valid occurrence", id, row.Status)
 		}
 	}
 	for _, r := range w.runs {
 		_, at, ok := schedule.ParseOccurrence(r.id)
 		at = w.fromDB(at)
 		if ok && r.took && r.at.Before(at.Add(-slack*time.Millisecond)) {
-			w.violationf("%s had its effect %v early", r.id, at.Sub(r.at))
+			w.violationf("occurrence %s had its effect %v early", r.id, at.Sub(r.at))
 		}
 		if late := r.at.Sub(at); ok && r.took && w.sc.calm() && w.undelayed() && late > w.mostLateTask() {
-			w.violationf("%s had its effect %v late without faults", r.id, late)
+			w.violationf("occurrence %s had its effect %v late without faults, want at most %v", r.id, late, w.mostLateTask())
 		}
 	}
 }
 
-// checkCounts compares the counts of the store with its rows.
+// checkCounts compares the store's counts with its rows.
 func (w *world) checkCounts(rows map[string]schedule.TaskRow) {
 	counts, err := w.procs[0].store.Count(context.Background(), schedule.NoTx, schedule.Filter{})
 	if err != nil {
@@ -665,25 +664,25 @@ func (w *world) checkCounts(rows map[string]schedule.TaskRow) {
 	for _, c := range counts {
 		key := schedule.QueueCount{Queue: c.Queue, Status: c.Status}
 		if want[key] != c.Count {
-			w.violationf("%d tasks of %q are counted as %s, and %d are", c.Count, c.Queue, c.Status, want[key])
+			w.violationf("Count returned %d tasks for %q with status %s, want %d", c.Count, c.Queue, c.Status, want[key])
 		}
 		delete(want, key)
 	}
 	if len(want) > 0 {
-		w.violationf("not counted: %v", want)
+		w.violationf("Count did not return %v, want these counts too", want)
 	}
 }
 
-// checkBroker checks which messages are left in queues.
+// checkBroker checks that only expected dead letters are left in the broker's queues.
 func (w *world) checkBroker(rows map[string]schedule.TaskRow) {
 	dead := map[string]int{}
 	for _, name := range w.srv.Queues() {
 		q, _ := w.srv.Queue(name)
 		if strings.HasPrefix(name, "delay.lock") || strings.HasPrefix(name, "delay.canary") {
-			w.violationf("queue %s is left", name)
+			w.violationf("queue %s is left, want it deleted", name)
 		}
 		if q.Unacked+q.DeadLetters+q.Delayed > 0 || q.Ready > 0 && !strings.HasSuffix(name, ".dead") {
-			w.violationf("queue %s is left with %d ready, %d unacknowledged, %d delayed messages and %d dead letters",
+			w.violationf("queue %s is left with %d ready, %d unacknowledged and %d delayed messages and %d dead letters, want 0",
 				name, q.Ready, q.Unacked, q.Delayed, q.DeadLetters)
 			continue
 		}
@@ -695,10 +694,10 @@ func (w *world) checkBroker(rows map[string]schedule.TaskRow) {
 			dead[queue+" "+m.MessageId]++
 			switch {
 			case !ok || !w.sc.mayDie(i) || !slices.Contains(subscribers[i.Dest], queue):
-				w.violationf("%s is in %s (%s: %s)", m.MessageId, name, reason, text)
+				w.violationf("dead letter %s is in %s (%s: %s), want it handled", m.MessageId, name, reason, text)
 			case w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}): // items of this destination may die for any reason
 			case reason != map[bool]string{true: "rejected", false: "attempts"}[i.How == rejects] || !strings.Contains(text, "by the scenario"):
-				w.violationf("%s is in %s with the reason %q and the error %q", m.MessageId, name, reason, text)
+				w.violationf("dead letter %s in %s has the reason %q and the error %q, want those of its handler", m.MessageId, name, reason, text)
 			}
 		}
 	}
@@ -706,24 +705,24 @@ func (w *world) checkBroker(rows map[string]schedule.TaskRow) {
 		i := w.sc.Items[e.id]
 		for _, q := range subscribers[i.Dest] {
 			if !i.Task && e.err == nil && effects(w.runsOf(i.ID, q)) == 0 && dead[q+" "+i.ID] == 0 && !w.sc.has("wipe") {
-				w.violationf("message %s was sent, had no effect in %s, and is no dead letter", i.ID, q)
+				w.violationf("message %s was sent, but had no effect in %s and is not a dead letter", i.ID, q)
 			}
 			sent := !i.Task && e.err == nil || i.Task && rows[i.ID].Status == schedule.StatusFailed
 			died := i.mayDie() && !w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}) && sent && !w.sc.has("wipe") &&
 				effects(w.runsOf(i.ID, q)) == 0
 			if n := dead[q+" "+i.ID]; died && (n == 0 || n > 1 && w.sc.calm() && !i.Task) {
-				w.violationf("%s has died and is in %s.dead %d times", i.ID, q, n)
+				w.violationf("%s was dead-lettered and is in %s.dead %d times, want once", i.ID, q, n)
 			}
 		}
 	}
 }
 
-// checkProcesses checks that no process is unhealthy or holds anything.
+// checkProcesses checks that every process is healthy and holds no messages.
 func (w *world) checkProcesses() {
 	names := map[string]bool{}
 	for _, c := range w.srv.Connections() {
 		if names[c.Name] {
-			w.violationf("connection %q is open more than once", c.Name)
+			w.violationf("connection %q is open more than once, want once", c.Name)
 		}
 		names[c.Name] = true
 	}
@@ -736,14 +735,14 @@ func (w *world) checkProcesses() {
 		}
 		st := p.client.Stats()
 		if st.Sending+st.InFlight+len(st.Stuck) > 0 {
-			w.violationf("%s is left sending: %+v", p.name, st)
+			w.violationf("%s is still sending: %+v, want no messages in flight", p.name, st)
 		}
 		for _, c := range st.Consumers {
 			if c.Returned > 0 && w.sc.calm() && w.sc.Ahead == 0 && w.sc.apart() == 0 {
-				w.violationf("%s has sent back %d messages without faults", p.name, c.Returned)
+				w.violationf("%s has sent back %d messages without faults, want 0", p.name, c.Returned)
 			}
 			if c.Running+c.Held+c.Waiting+c.Settling > 0 {
-				w.violationf("%s is left with %+v", p.name, c)
+				w.violationf("a consumer of %s still has messages: %+v, want none", p.name, c)
 			}
 		}
 	}

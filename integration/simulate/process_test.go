@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// process is a program of the system: a client and a store, with a relay or consumers or both. A
-// process that was killed comes back as a new one.
+// process is a simulated process of the system. It has a client and a store, and runs a relay, consumers or both. A killed
+// process is replaced by a new one.
 type process struct {
 	w               *world
 	name            string
@@ -28,10 +28,10 @@ type process struct {
 	client *amqpx.Client
 	store  *schedule.Store
 
-	ctx     context.Context // ends when the process ends by itself
+	ctx     context.Context // cancelled when the process shuts down
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
-	stopped func() // ends the consumers; nil while there are none
+	stopped func() // stops the consumers; nil while there are none
 	errs    []error
 
 	mu      sync.Mutex
@@ -40,14 +40,14 @@ type process struct {
 	killed  bool
 }
 
-// wire is a connection to the broker that may stop passing data without an error.
+// wire is a connection to the broker that can stop passing data without an error.
 type wire struct {
 	net.Conn
 
 	p *process
 }
 
-// dark reports whether the connection no longer passes any data.
+// dark reports whether the connection has stopped passing data.
 func (x *wire) dark() bool {
 	x.p.mu.Lock()
 	defer x.p.mu.Unlock()
@@ -91,8 +91,7 @@ func (p *process) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return x, nil
 }
 
-// stall makes the connections of a process dead, and new ones impossible, until the function that
-// it returns is called.
+// stall stops the process's connections from passing data, and prevents new ones, until undo is called.
 func (p *process) stall() (undo func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +145,7 @@ func (w *world) start(n int) (*process, error) {
 	return p, nil
 }
 
-// run runs a part of the process until it ends.
+// run runs a part of the process in a goroutine, and records its error.
 func (p *process) run(what string, part func() error) {
 	p.ended.Go(func() {
 		if err := part(); err != nil {
@@ -157,7 +156,7 @@ func (p *process) run(what string, part func() error) {
 	})
 }
 
-// consume starts the consumers of a process that has any.
+// consume starts the process's consumers, if it has any.
 func (p *process) consume() {
 	if !p.handles || p.ctx.Err() != nil {
 		return
@@ -182,12 +181,12 @@ func (p *process) consume() {
 			err := p.client.ConsumeAll(ctx, list...)
 			refused := p.w.sc.has("deny", "refuse logins")
 			if ctx.Err() != nil && (refused || errors.Is(err, amqpx.ErrDrainTimeout)) {
-				return nil // it may have been stopped while it was refused
+				return nil // the consumers may have been stopped while the broker refused them
 			}
 			if ctx.Err() != nil || !refused {
 				return err
 			}
-			select { // a refusal before the first message is final: begin again, as a supervisor does
+			select { // a refusal before the first message is permanent, so start again, as a supervisor would
 			case <-after(10 * time.Second):
 			case <-ctx.Done():
 			}
@@ -195,7 +194,7 @@ func (p *process) consume() {
 	})
 }
 
-// pause ends the consumers, if there are any, and starts them again after a while.
+// pause stops the consumers, if there are any, and starts them again after the duration d.
 func (p *process) pause(d time.Duration) {
 	p.mu.Lock()
 	stop := p.stopped
@@ -247,7 +246,7 @@ func insert(ctx context.Context, tx *sql.Tx, r *run) error {
 	return err
 }
 
-// noted wraps a handler so that the runs record when their delivery is settled.
+// noted wraps a handler so that its runs record when the outcome of their delivery is known.
 func (p *process) noted(next amqpx.Handler) amqpx.Handler {
 	return func(ctx context.Context, d *amqpx.Delivery) error {
 		runs := &[]*run{}
@@ -258,7 +257,7 @@ func (p *process) noted(next amqpx.Handler) amqpx.Handler {
 
 type noting struct{}
 
-// work is what every handler does: it fails as its item says, and takes time.
+// work is the common part of all handlers. It takes time, and fails as the item requires.
 func (p *process) work(ctx context.Context, d *amqpx.Delivery) (*run, error) {
 	r, i, failed := p.w.began(p, d)
 	if runs, ok := ctx.Value(noting{}).(*[]*run); ok {
@@ -285,7 +284,7 @@ func (p *process) work(ctx context.Context, d *amqpx.Delivery) (*run, error) {
 	return r, nil
 }
 
-// kill ends a process abruptly. The rest of it is cleaned up without any effect.
+// kill ends a process abruptly. Its goroutines are cleaned up without further effects.
 func (p *process) kill() {
 	p.mu.Lock()
 	p.killed = true
@@ -304,7 +303,7 @@ func (p *process) kill() {
 	})
 }
 
-// close shuts a process down in order.
+// close shuts a process down gracefully.
 func (p *process) close() error {
 	p.stop()
 	p.ended.Wait()

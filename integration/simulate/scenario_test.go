@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
-// These are the destinations. A queue is named after its handler; an exchange has two queues.
+// Destinations. The name of a queue is that of its kind of handler. Each exchange except nowhere has two queues.
 const (
 	plainQueue = "plain" // a plain amqpx.Handler
 	idemQueue  = "idem"  // idempotency.Handler
@@ -27,7 +27,7 @@ const (
 	delays = "delays" // all delay queues
 )
 
-// subscribers returns the queues of a destination.
+// subscribers has the queues of each destination.
 var subscribers = map[string][]string{
 	plainQueue: {plainQueue}, idemQueue: {idemQueue}, taskQueue: {taskQueue}, leaseQueue: {leaseQueue},
 	messages: {"msg.plain", "msg.idem"}, tasks: {"ev.a", "ev.b"}, nowhere: nil,
@@ -39,7 +39,7 @@ func exchange(dest string) bool { return dest == messages || dest == tasks || de
 // maxAttempts is the maximum number of attempts of every consumer.
 const maxAttempts = 3
 
-// failure says how the handlers of an item fail.
+// failure is the way in which the handlers of an item fail.
 type failure string
 
 const (
@@ -65,18 +65,18 @@ type item struct {
 	Times int // how many times each queue's handler fails
 	Slow  time.Duration
 	Ends  time.Duration // schedule.Task.ExpiresAfter
-	made  time.Duration // when the scenario makes it
-	due   time.Duration // when it is due at first
+	made  time.Duration // when the scenario sends or schedules it
+	due   time.Duration // its original due time
 
-	overdue bool // it has a delay shorter than the lead, and comes due while no process consumes
+	overdue bool // it has a delay shorter than the lead, and is due while no process consumes
 }
 
-// mayDie reports whether the item's handlers can use up its attempts.
+// mayDie reports whether the item can become a dead letter because of its handlers or its destination.
 func (i item) mayDie() bool {
 	return i.How == rejects || (i.How == errs || i.How == panics) && i.Times >= maxAttempts || i.Dest == nowhere
 }
 
-// step is something that happens at a given time of the scenario: an operation of a process, or a fault.
+// step is an operation of a process, or a fault, at a given time in the scenario.
 type step struct {
 	At   time.Duration
 	What string
@@ -107,7 +107,7 @@ func (s step) String() string {
 	return fmt.Sprintf("%s (process %d)", text, s.On)
 }
 
-// These are the faults and operations.
+// Faults and operations.
 var (
 	faultKinds  = append(drawnFaults, jump)
 	drawnFaults = []string{
@@ -122,13 +122,13 @@ var (
 	layouts  = []string{"radices", "binary", "hex", "clock", "fine"}
 )
 
-// handBack makes a process return the messages that it holds several times.
+// handBack is the operation that makes a process return the messages that it holds, several times.
 const handBack = "hand back"
 
-// jump sets the clock of a process to an incorrect time for a while.
+// jump is the fault that sets a process's clock to an incorrect time for a while.
 const jump = "clock jumps"
 
-// isFault reports whether a step disturbs the system.
+// isFault reports whether a step is a fault.
 func (s step) isFault() bool { return slices.Contains(faultKinds, s.What) }
 
 // scenario is everything that a seed determines.
@@ -137,7 +137,7 @@ type scenario struct {
 	Version   string // of the broker
 	Strategy  string
 	Next      string // the strategy after the layout change
-	RateLimit bool   // whether the queue of tasks has a rate limit, of one task in two seconds
+	RateLimit bool   // whether the queue of tasks has a rate limit of one task every two seconds
 	Lead      time.Duration
 	Horizon   time.Duration
 	Latency   time.Duration   // latency of the network, one way
@@ -146,7 +146,7 @@ type scenario struct {
 	Clocks    []time.Duration // how far each process's clock is ahead; empty if all of them are right
 	DBAhead   time.Duration   // how far the database's clock is ahead
 	Split     bool            // relays and consumers are separate processes
-	Own       bool            // the queue of plain messages is a user's own, without a delivery limit
+	Own       bool            // the queue of plain messages is declared by the user, without a delivery limit
 	Group     int
 	Length    time.Duration
 	Misfire   schedule.Misfire
@@ -157,13 +157,13 @@ type scenario struct {
 
 func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 
-// span returns a duration between two durations, usually a short one.
+// span returns a random duration from least to most. Short ones are more likely.
 func span(r *rand.Rand, least, most time.Duration) time.Duration {
 	x := r.Float64()
 	return (least + time.Duration(x*x*float64(most-least))).Truncate(time.Millisecond)
 }
 
-// draw makes the scenario of a seed. One in three has no faults, and has to meet more requirements.
+// draw returns the scenario for a seed. One in three has no faults, and has to meet additional requirements.
 func draw(seed uint64) *scenario {
 	r := rand.New(rand.NewPCG(seed, 0))
 	sc := &scenario{
@@ -192,7 +192,7 @@ func draw(seed uint64) *scenario {
 		sc.Steps = append(sc.Steps, sc.operation(r))
 	}
 	if slices.Contains(layouts, sc.Strategy) && r.IntN(4) == 0 {
-		sc.Next = pick(r, append(layouts, "fine", "fine")...) // other digits under the same names
+		sc.Next = pick(r, append(layouts, "fine", "fine")...) // layouts with other digits under the same names
 		sc.Steps = append(sc.Steps, step{At: span(r, 0, sc.Length), What: "change layout", For: span(r, time.Second, time.Minute)})
 	}
 	sc.RateLimit = r.IntN(4) == 0
@@ -208,8 +208,8 @@ func draw(seed uint64) *scenario {
 	return sc
 }
 
-// drawClocks makes clocks wrong, or sets them to a wrong time for a while, in every fourth scenario. With the native
-// strategy all clocks are right, because a connection measures the difference between the clocks only once.
+// drawClocks makes clocks wrong, always or for a while, in every fourth scenario. With the native strategy, all clocks are
+// right, because a connection measures the difference between the clocks only once.
 func (sc *scenario) drawClocks(r *rand.Rand) {
 	if sc.Strategy == "native" || r.IntN(4) > 0 {
 		return
@@ -228,8 +228,8 @@ func (sc *scenario) drawClocks(r *rand.Rand) {
 }
 
 // drawReturns makes consumers return the messages that they hold, in every third scenario with a lead. Some consumers
-// return them a few times, and some more often than RabbitMQ 4 allows. These consumers have few slots, so their
-// prefetch has to grow.
+// return them a few times, and some more often than RabbitMQ 4 allows. The consumers have few slots, so their prefetch has
+// to grow.
 func (sc *scenario) drawReturns(r *rand.Rand) {
 	if sc.Lead == 0 || r.IntN(3) > 0 {
 		return
@@ -247,16 +247,16 @@ func (sc *scenario) drawReturns(r *rand.Rand) {
 		back := step{At: made + in - sc.Lead*3/4, What: handBack, N: pick(r, 1, 2, 30)}
 		back.For = sc.Lead * 5 / 8 / time.Duration(back.N)
 		sc.Steps = append(sc.Steps, s, back)
-		if r.IntN(3) == 0 { // while a consumer subscribes, or makes room for what it holds
+		if r.IntN(3) == 0 { // while a consumer subscribes, or grows its prefetch
 			cut := step{At: back.At, What: "cut at", Name: pick(r, "basic.qos", "basic.consume", "basic.consume-ok"), N: 1 + r.IntN(6), For: sc.Lead}
 			sc.Steps = append(sc.Steps, cut)
 		}
 	}
 }
 
-// drawOverdue stops all consumers, up to three times, while messages with delays shorter than their lead are sent and
-// become due. It does so in every other scenario with a long lead. Half of the stops take longer than the 10 minutes
-// for which a client remembers the broker's clock, so that it has to ask again.
+// drawOverdue stops all consumers up to three times, in every other scenario with a long lead. During the stops, messages
+// with delays shorter than their lead are sent and become due. Half of the stops are longer than the 10 minutes for which
+// a client remembers the broker's clock, so that it has to ask again.
 func (sc *scenario) drawOverdue(r *rand.Rand) {
 	if sc.Lead < 10*time.Second || r.IntN(2) > 0 {
 		return
@@ -271,7 +271,7 @@ func (sc *scenario) drawOverdue(r *rand.Rand) {
 	}
 }
 
-// overdue returns a step that sends messages that become due during a stop.
+// overdue returns a step that sends messages which become due during a stop of the consumers.
 func (sc *scenario) overdue(r *rand.Rand, stop step) step {
 	s := step{At: stop.At + 12*time.Second + span(r, 0, stop.For/2), What: "batch", On: r.IntN(sc.processes()), Abs: r.IntN(3) == 0}
 	s.In = sc.Lead/2 + span(r, 0, sc.Lead/2)
@@ -283,9 +283,9 @@ func (sc *scenario) overdue(r *rand.Rand, stop step) step {
 	return s
 }
 
-// away returns the index of the step that stops all consumers while a message becomes due. It reports whether nothing
-// else disturbs them until a minute after that step: no other stop, no returned messages, and no fault, which must also
-// have ended 5 minutes before it.
+// away returns the index of the step that stops all consumers while a message becomes due. alone is true if no other step
+// affects the consumers until a minute after that stop: no other stop, no returned messages, and no fault later than 5
+// minutes before it.
 func (sc *scenario) away(i item) (stop int, alone bool) {
 	stop = slices.IndexFunc(sc.Steps, func(s step) bool {
 		return s.What == "stop consumers" && s.N > 0 && s.At <= i.made && i.due <= s.At+s.For
@@ -307,7 +307,7 @@ func (sc *scenario) away(i item) (stop int, alone bool) {
 	return stop, true
 }
 
-// sets reports whether a jump makes a process's clock incorrect at some time within an interval.
+// sets reports whether a jump makes a process's clock incorrect at any time in the interval.
 func (sc *scenario) sets(process int, from, to time.Duration) bool {
 	return slices.ContainsFunc(sc.Steps, func(s step) bool {
 		return s.What == jump && s.On == process && s.At <= to && s.At+s.For >= from
@@ -335,7 +335,8 @@ func (sc *scenario) ranges() (low, high []time.Duration) {
 	return low, high
 }
 
-// agree reports whether the clocks of all consumers agree with the database's. Then no other clock makes a task late.
+// agree reports whether the clocks of all consumers agree with the database's. In that case, no other clock makes a task
+// late.
 func (sc *scenario) agree() bool {
 	low, high := sc.ranges()
 	for n := range sc.Clocks {
@@ -346,7 +347,7 @@ func (sc *scenario) agree() bool {
 	return true
 }
 
-// roles reports what a process runs. Number 0 runs neither relay nor consumers.
+// roles reports whether process n runs a relay and whether it runs consumers. Process 0 runs neither.
 func (sc *scenario) roles(n int) (relays, handles bool) {
 	return n > 0 && (!sc.Split || n <= 2), n > 0 && (!sc.Split || n > 2)
 }
@@ -359,16 +360,16 @@ func (sc *scenario) processes() int {
 	return 3
 }
 
-// mayDie returns true if the item's own mayDie does, or if faults can use up its attempts: an unavailable database uses
-// up the attempts of handlers that need it, a broker that refuses the permission to send does so too, and so does
-// anything that prevents the renewal of a lease.
+// mayDie reports whether the item's own mayDie is true, or faults can use up its attempts. An unavailable database uses up
+// the attempts of handlers that need it, and so do a broker that refuses the permission to send, and anything that
+// prevents the renewal of a lease.
 func (sc *scenario) mayDie(i item) bool {
-	needsDB := i.Dest != plainQueue // at least one queue of the exchange does
+	needsDB := i.Dest != plainQueue // at least one queue of each exchange needs it
 	return i.mayDie() || needsDB && sc.has("db fails", "db hangs", "commits break") || i.Task && sc.has("deny") || i.Dest == leaseQueue && sc.slow()
 }
 
-// slow reports whether transactions of handlers may hold the database for longer than a lease, or for longer than the
-// recording of a failure waits.
+// slow reports whether handlers' transactions may block the database for longer than a lease, or for longer than a handler
+// waits to record a failure.
 func (sc *scenario) slow() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(sc.Items)), func(x item) bool {
 		return x.Slow > 0 && x.Dest != plainQueue && x.Dest != leaseQueue
@@ -380,7 +381,7 @@ func (sc *scenario) has(kinds ...string) bool {
 	return slices.ContainsFunc(sc.Steps, func(s step) bool { return slices.Contains(kinds, s.What) })
 }
 
-// perSecond is the rate limit of the queue of tasks.
+// perSecond is the rate limit of the queue of tasks, in tasks per second.
 const perSecond = 0.5
 
 // spread returns how late the rate limit may make its tasks.
@@ -392,7 +393,7 @@ func (sc *scenario) spread() time.Duration {
 	return time.Duration(float64(n) / perSecond * float64(time.Second))
 }
 
-// calm reports whether nothing disturbs the system.
+// calm reports whether the scenario has no faults.
 func (sc *scenario) calm() bool { return !sc.has(faultKinds...) }
 
 func (sc *scenario) add(r *rand.Rand, at, in time.Duration, task bool, dests ...string) string {
@@ -415,7 +416,7 @@ func (sc *scenario) add(r *rand.Rand, at, in time.Duration, task bool, dests ...
 	if task && r.IntN(4) == 0 {
 		i.Ends = span(r, time.Second, 2*time.Minute)
 	}
-	if i.Dest == tasks && i.mayDie() { // in that case, the row shows the failure of one queue and nothing about the other
+	if i.Dest == tasks && i.mayDie() { // because the row would show the failure in one queue and nothing about the other
 		i.How, i.Times = never, 0
 	}
 	if i.Dest == leaseQueue && i.How == never && i.Slow == 0 {
@@ -463,20 +464,20 @@ func (sc *scenario) operation(r *rand.Rand) step {
 	case "requeue":
 		s.In = 0
 		s.Name = pick(r, plainQueue, idemQueue, taskQueue, leaseQueue, "msg.plain", "msg.idem") + ".dead"
-		if i, ok := sc.anyDead(r); ok { // after the message has become a dead letter
+		if i, ok := sc.anyDead(r); ok { // when the message has become a dead letter
 			s.Name, s.At = i.Dest+".dead", min(i.due+span(r, 5*time.Second, 5*time.Minute), sc.Length)
 		}
 	case "stop consumers":
 		if s.For = span(r, time.Second, 20*time.Minute); r.IntN(3) == 0 {
 			s.N, s.For = sc.processes(), s.For+3*time.Minute // all processes
 		}
-		if last, ok := sc.Items[fmt.Sprintf("m%d", len(sc.Items))]; ok && sc.Lead > 0 { // while they hold a message
+		if last, ok := sc.Items[fmt.Sprintf("m%d", len(sc.Items))]; ok && sc.Lead > 0 { // while the consumers hold a message
 			s.At = min(max(0, last.due-sc.Lead/2), sc.Length)
 		}
 	default:
 		s.IDs = []string{sc.anyTask(r)}
 		i := sc.Items[s.IDs[0]]
-		switch r.IntN(5) { // often when the relay sends it, its message arrives, or its handler runs
+		switch r.IntN(5) { // often when the relay sends the task, its message arrives, or its handler runs
 		case 0:
 			s.At = i.made + span(r, 0, 300*time.Millisecond)
 		case 1:
@@ -496,7 +497,7 @@ func (sc *scenario) operation(r *rand.Rand) step {
 	return s
 }
 
-// anyTask returns the id of an existing task or, if there is none, of a new one that no step schedules.
+// anyTask returns the id of a task in the scenario or, if there is none, of a new one that no step schedules.
 func (sc *scenario) anyTask(r *rand.Rand) string {
 	var ids []string
 	for n := range len(sc.Items) {
@@ -510,7 +511,7 @@ func (sc *scenario) anyTask(r *rand.Rand) string {
 	return pick(r, ids...)
 }
 
-// anyDead returns a message or task of one queue whose handlers can use up its attempts, if there is one.
+// anyDead returns a message or task to a single queue that can become a dead letter, if there is one.
 func (sc *scenario) anyDead(r *rand.Rand) (i item, ok bool) {
 	var list []item
 	for _, id := range slices.Sorted(maps.Keys(sc.Items)) {
@@ -543,7 +544,7 @@ func (sc *scenario) fault(r *rand.Rand) step {
 	switch {
 	case x.What == "requeue": // during a requeue
 		s.At = max(0, x.At-s.For/2)
-	case r.IntN(2) == 0: // around the time when something is claimed, sent, received or handled
+	case r.IntN(2) == 0: // around the time at which an item is claimed, sent, received or handled
 		at := min(x.At+pick(r, 0, x.In, x.In, x.In-sc.Horizon), sc.Length)
 		for _, id := range x.IDs {
 			at += span(r, 0, sc.Items[id].Slow)
@@ -569,7 +570,7 @@ func (sc *scenario) fault(r *rand.Rand) step {
 	return s
 }
 
-// strategy returns the strategy of all clients.
+// strategy returns the strategy that all clients use at first.
 func (sc *scenario) strategy() (amqpx.Strategy, error) {
 	switch sc.Strategy {
 	case "ttl":
@@ -583,7 +584,7 @@ func (sc *scenario) strategy() (amqpx.Strategy, error) {
 	return dlx.NewBucket(dlx.BucketConfig{Layout: l.Layout, Radices: l.Radices, Resolution: l.Resolution})
 }
 
-// changed returns the strategy of all clients after the layout was changed.
+// changed returns the strategy that all clients use after the layout change.
 func (sc *scenario) changed() (amqpx.Strategy, error) {
 	c, err := config.Load(config.Source{})
 	if err != nil {
@@ -609,7 +610,7 @@ func layout(name string) config.Layout {
 	return config.Layout{Layout: dlx.LayoutClock, Resolution: 100 * time.Millisecond}
 }
 
-// String lists the scenario as readable steps.
+// String describes the scenario and lists its steps.
 func (sc *scenario) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "RabbitMQ %s, strategy %s, lead %v, horizon %v, latency %v, statements %v, broker's clock %v, "+
@@ -620,7 +621,7 @@ func (sc *scenario) String() string {
 		fmt.Fprintf(&b, "  %v\n", s)
 		for _, id := range s.IDs {
 			if i := sc.Items[id]; i.How != never || i.Slow+i.Ends != 0 {
-				fmt.Fprintf(&b, "    %s to %s: its handlers %s %d times, take %v; it expires after %v\n", id, i.Dest, i.How, i.Times, i.Slow, i.Ends)
+				fmt.Fprintf(&b, "    %s to %s: failure %q %d times, handlers take %v, expires after %v\n", id, i.Dest, i.How, i.Times, i.Slow, i.Ends)
 			}
 		}
 	}

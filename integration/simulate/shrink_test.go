@@ -11,7 +11,7 @@ import (
 // mostRuns is the maximum number of times that shrink runs a scenario.
 const mostRuns = 200
 
-// shrink leaves out steps and simplifies the rest for as long as a scenario fails in the same way.
+// shrink removes steps and simplifies the others as long as the scenario fails in the same way.
 func shrink(sc *scenario, run func(*scenario) []string) *scenario {
 	first := run(sc)
 	if len(first) == 0 {

@@ -14,30 +14,29 @@ import (
 	"testing"
 )
 
-// These flags are set by `make simulate`.
+// `make simulate` sets these flags.
 var (
 	from  = flag.Uint64("from", 1, "the first seed")
-	seeds = flag.Uint64("seeds", 200, "how many seeds; one is shown with its trace")
+	seeds = flag.Uint64("seeds", 200, "number of seeds; with 1, the trace is printed")
 
-	untilFound = flag.Bool("until-found", false, "end with the first seed that fails, and do not shrink it")
+	untilFound = flag.Bool("until-found", false, "stop at the first seed that fails, and do not shrink its scenario")
 )
 
-// childEnv tells a process to run its seeds itself.
+// childEnv makes the test binary run its seeds itself, as a child process.
 const childEnv = "RABBITDELAY_SIMULATE_CHILD"
 
-// chunk is the number of seeds of a child, so that a deadlock, which ends the child, ends few other
-// seeds.
+// chunk is the number of seeds for a child process. It is small, so that a deadlock, which ends the child, affects few
+// other seeds.
 const chunk = 20
 
-// The model explains every scenario. Each core has a child process, which runs its goroutines on one
-// thread (GOMAXPROCS=1).
+// The model explains the history of every scenario. Each core has a child process, which runs its goroutines on one thread
+// (GOMAXPROCS=1).
 //
-// A seed determines the scenario: which process does what, when, and what fails. All waits are in
-// virtual time, which passes only while every goroutine waits, so the seed also determines the order
-// of events at different times. It does not determine what Go decides: the order of goroutines
-// that are ready at the same time, the choice between cases of select that are ready together,
-// iteration over maps, and the jitter of back-offs. A failure that depends on those may need several
-// runs to occur again.
+// A seed determines the scenario: what each process does at which time, and what fails. All waits are in virtual time,
+// which passes only while every goroutine waits, so the seed also determines the order of events at different times. It
+// does not determine the order of goroutines that are ready at the same time, the choice between ready cases of a select
+// statement, the iteration over maps, or the jitter of back-offs. A failure that depends on those may need several runs to
+// occur again.
 func TestSeeds(t *testing.T) {
 	if os.Getenv(childEnv) != "" {
 		for seed := *from; seed < *from+*seeds; seed++ {
@@ -70,8 +69,7 @@ func TestSeeds(t *testing.T) {
 	children.Wait()
 }
 
-// runChild runs seeds in a child process. If a seed ends that process, the seeds after it run in
-// another one.
+// runChild runs seeds in a child process. If a seed ends that process, the remaining seeds run in another one.
 func runChild(t *testing.T, first, n uint64) {
 	t.Helper()
 	for last := first + n; first < last; first++ {
@@ -104,10 +102,11 @@ func runChild(t *testing.T, first, n uint64) {
 	}
 }
 
-// traceEnv holds the number of seeds that the parent process runs. If there is only one, the child prints the trace.
+// traceEnv is the environment variable with the number of seeds that the parent process runs. If it is 1, the child prints
+// the trace.
 const traceEnv = "RABBITDELAY_SIMULATE_SEEDS"
 
-// runSeed runs the scenario of a seed, and shrinks it if it fails.
+// runSeed runs the scenario for a seed, and shrinks it if it fails.
 func runSeed(t *testing.T, seed uint64) {
 	t.Helper()
 	sc := draw(seed)

@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// call runs an operation, and records when it began and ended.
+// call runs an operation, and records when it started and when it returned.
 func (w *world) call(e *event, do func() error) *event {
 	w.mu.Lock()
 	e.call, e.at = w.next(), time.Now()
@@ -38,7 +38,7 @@ func (w *world) note(e event) {
 	w.events = append(w.events, &e)
 }
 
-// definite reports whether an error means that a task's change did not happen.
+// definite reports whether an error means that a task was not changed.
 func definite(err error) bool {
 	return errors.Is(err, schedule.ErrExists) || errors.Is(err, schedule.ErrNotFound) || errors.Is(err, schedule.ErrStatus)
 }
@@ -64,7 +64,7 @@ func (w *world) operate(p *process, n int, s step) {
 		t := w.task(s.IDs[0], w.sc.Items[s.IDs[0]].Dest, payload(s.IDs[0]))
 		t.DeliverAt = w.toDB(due)
 		if t.UniqueKey != "" {
-			return // only ScheduleUnique takes keys
+			return // only ScheduleUnique accepts keys
 		}
 		t.Replace = true
 		one(t.ID, func() error { return p.store.Schedule(ctx, schedule.NoTx, t) })
@@ -113,7 +113,7 @@ func (w *world) operate(p *process, n int, s step) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		resumed := w.call(&event{what: "resume", id: s.Name}, func() error { return p.store.Resume(ctx, schedule.NoTx, dest, s.In) }) // after an error, settle resumes again
+		resumed := w.call(&event{what: "resume", id: s.Name}, func() error { return p.store.Resume(ctx, schedule.NoTx, dest, s.In) }) // if this fails, settle resumes the destination later
 		w.mu.Lock()
 		w.gates = append(w.gates, paused, resumed)
 		w.mu.Unlock()
@@ -165,7 +165,7 @@ func (w *world) send(ctx context.Context, p *process, s step) {
 	}
 	due := time.Now().Add(s.In)
 	if s.Abs && w.sc.sets(s.On, s.At, s.At+s.In) {
-		due = time.Time{} // the process's clock decides when that is
+		due = time.Time{} // the process's clock determines the due time
 	}
 	e := w.call(&event{what: s.What, due: due}, func() error {
 		if s.What == "send" {
@@ -188,7 +188,7 @@ func (w *world) send(ctx context.Context, p *process, s step) {
 	}
 }
 
-// schedule schedules tasks, either all or none of them.
+// schedule schedules a step's tasks, all of them or none.
 func (w *world) schedule(ctx context.Context, p *process, s step, payload func(string) string) {
 	var list []schedule.Task
 	for _, id := range s.IDs {
@@ -214,8 +214,8 @@ func (w *world) schedule(ctx context.Context, p *process, s step, payload func(s
 	}
 }
 
-// unique schedules a task with a unique key. The resulting event belongs to the task that holds the key afterwards, or
-// possibly to any task.
+// unique schedules a task with a unique key. The recorded event belongs to the task that has the key afterwards, or
+// possibly to any task if the outcome is unknown.
 func (w *world) unique(ctx context.Context, p *process, s step, payload string) {
 	i := w.sc.Items[s.IDs[0]]
 	t := w.task(i.ID, i.Dest, payload)
@@ -250,7 +250,7 @@ func (w *world) unique(ctx context.Context, p *process, s step, payload string) 
 	}
 }
 
-// disturb causes a fault for a while.
+// disturb injects a fault for a while.
 func (w *world) disturb(s step) {
 	undo := func() {}
 	switch s.What {
@@ -290,7 +290,7 @@ func (w *world) disturb(s step) {
 		before := w.db.asked()
 		defer func() {
 			if n := w.db.asked() - before; n > mostAsked(s.For, w.sc.processes()) {
-				w.violationf("the database was asked %d times while it was away for %v", n, s.For)
+				w.violationf("the database was queried %d times while it was unavailable for %v, want at most %d", n, s.For, mostAsked(s.For, w.sc.processes()))
 			}
 		}()
 	case "db hangs":
@@ -309,13 +309,13 @@ func (w *world) disturb(s step) {
 	w.logf("  %s is over", s.What)
 }
 
-// mostAsked returns the maximum number of queries that processes may send while the database is unavailable. Each
-// handler and each part of a relay pauses between attempts.
+// mostAsked returns the maximum number of queries that the processes may send while the database is unavailable, given
+// that each handler and each part of a relay pauses between attempts.
 func mostAsked(away time.Duration, processes int) int {
 	return processes * (100 + 10*int(away/time.Second))
 }
 
-// nack makes the broker refuse messages to the named queue, or to all delay queues of a strategy.
+// nack makes the broker refuse messages to the named queue, or to all delay queues.
 func (w *world) nack(name string) (undo func()) {
 	if name != delays {
 		return w.srv.Nack(name)
@@ -342,10 +342,10 @@ func (w *world) changeLayout(pause time.Duration) {
 		w.changed[n] = true
 		w.mu.Unlock()
 		if p == nil {
-			continue // the process was killed, and starts again with the next layout
+			continue // the process was killed, and will start again with the next layout
 		}
 		if err := p.close(); err != nil && w.sc.calm() {
-			w.violationf("end of %s: %v", p.name, err)
+			w.violationf("closing %s: %v", p.name, err)
 		}
 		w.revive(n)
 		<-after(pause)
@@ -356,7 +356,7 @@ func (w *world) changeLayout(pause time.Duration) {
 func (w *world) wipe() {
 	c, err := w.srv.Connect()
 	if err != nil {
-		return // the process is down
+		return // the broker refuses connections
 	}
 	defer func() { _ = c.Close() }()
 	for _, q := range w.srv.Queues() {
@@ -369,7 +369,7 @@ func (w *world) wipe() {
 	}
 }
 
-// handBack makes all processes that consume return the messages that they hold, several times.
+// handBack makes all consuming processes return the messages that they hold, several times.
 func (w *world) handBack(s step) {
 	for range s.N {
 		w.mu.Lock()

@@ -23,7 +23,7 @@ import (
 // recurring is the name of the recurring task, if the scenario has one.
 const recurring = "r"
 
-// world is a system that runs a scenario, and its history.
+// world is the simulated system that runs a scenario, and the history of the run.
 type world struct {
 	sc     *scenario
 	srv    *amqptest.Server
@@ -36,23 +36,22 @@ type world struct {
 	procs    []*process // nil while one is down
 	seq      int64
 	runs     map[int64]*run
-	tries    map[string]int // runs of handlers by queue and id
+	tries    map[string]int // the number of handler runs by queue and id
 	events   []*event
 	requeues []*event
-	gates    []*event // pauses of destinations and their ends
+	gates    []*event // calls that paused and resumed destinations
 	slots    map[slot]bool
 	keys     map[string]string // idempotency keys of leased work
-	changed  map[int]bool      // processes with the next layout
+	changed  map[int]bool      // processes that use the next layout
 	faulty   time.Time         // when the last fault ended
-	backs    map[int]time.Time // when the consumers that a step had stopped began again
-	first    time.Time         // occurrence of the recurring task
+	backs    map[int]time.Time // by step, when the consumers that it stopped started again
+	first    time.Time         // first occurrence of the recurring task
 	withdrew *event            // the pause that withdrew it
 	wrong    []string
 	trace    []string
 }
 
-// event is an operation. It takes effect between its call and its return, unless err says
-// otherwise.
+// event is an operation. It takes effect between its call and its return, unless err means that it had no effect.
 type event struct {
 	what      string
 	id        string
@@ -68,10 +67,10 @@ type event struct {
 	maybe     bool // it is unknown whether it took effect
 }
 
-// run is one run of a handler's function.
+// run is a run of a handler's function.
 type run struct {
 	call, ret int64
-	at, end   time.Time // end is zero for one that was killed
+	at, end   time.Time // end is zero if the process was killed
 	id, queue string
 	version   int64
 	attempt   int
@@ -80,14 +79,14 @@ type run struct {
 	took      bool // a plain handler has had its effect
 }
 
-// slot is a time, granted by a rate limit, at which a sent task is to arrive.
+// slot is the arrival time that a rate limit has granted to a sent task.
 type slot struct {
 	id      string
 	version int64
 	due     int64 // ms
 }
 
-// execute runs a scenario in a bubble, and returns the violations in its history.
+// execute runs a scenario in a synctest bubble, checks its history and returns the world.
 func execute(t *testing.T, sc *scenario) (w *world) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,14 +164,14 @@ func (w *world) prepare() error {
 	return w.procs[0].store.Recurring().Add(ctx, schedule.NoTx, r)
 }
 
-// dbNow returns the time of the database's clock. The history has true times; toDB and fromDB convert them to and from
-// that clock.
+// dbNow returns the time of the database's clock. The history contains true times, which toDB and fromDB convert to and
+// from that clock.
 func (w *world) dbNow() time.Time { return w.toDB(time.Now()) }
 
 func (w *world) toDB(t time.Time) time.Time   { return t.Add(w.sc.DBAhead) }
 func (w *world) fromDB(t time.Time) time.Time { return t.Add(-w.sc.DBAhead) }
 
-// declareOwn declares the queue that belongs to the user, if the scenario has one.
+// declareOwn declares the user's own queue, if the scenario has one.
 func (w *world) declareOwn() error {
 	if !w.sc.Own {
 		return nil
@@ -190,7 +189,7 @@ func (w *world) declareOwn() error {
 	return err
 }
 
-// play runs the steps, each at its time.
+// play runs each step at its time.
 func (w *world) play() {
 	var steps sync.WaitGroup
 	for n, s := range w.sc.Steps {
@@ -220,10 +219,10 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// background runs the cleanup of killed processes.
+// background runs f in a goroutine, to clean up after a killed process.
 func (w *world) background(f func()) { w.rest.Go(f) }
 
-// process returns a process that is running, or nil.
+// process returns process n, or nil if it is not running.
 func (w *world) process(n int) *process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -250,7 +249,7 @@ func (w *world) violationf(format string, args ...any) {
 	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
 }
 
-// wake makes the relays look for tasks, because in a bubble they do not notice what other processes write.
+// wake makes the relays look for tasks, because in a bubble they are not notified of rows that other processes write.
 func (w *world) wake() {
 	w.mu.Lock()
 	procs := slices.Clone(w.procs)
@@ -262,7 +261,7 @@ func (w *world) wake() {
 	}
 }
 
-// itemOf returns the item of a delivery.
+// itemOf returns the item with the given id.
 func (w *world) itemOf(id string) (item, bool) {
 	if name, _, ok := schedule.ParseOccurrence(id); ok && name == recurring {
 		return item{ID: id, Dest: taskQueue, Task: true}, true
@@ -271,18 +270,18 @@ func (w *world) itemOf(id string) (item, bool) {
 	return i, ok
 }
 
-// began records a run of a handler, and reports whether this run has to fail.
+// began records the start of a handler's run, and reports whether this run has to fail.
 func (w *world) began(p *process, d *amqpx.Delivery) (*run, item, bool) {
 	i, known := w.itemOf(d.ID)
 	payload, _ := strings.CutPrefix(string(d.Body), "body of ")
 	w.logf("%s runs %s from %s, version %d, attempt %d, redelivered %t", p.name, d.ID, d.Queue, d.Version, d.Attempt, d.Redelivered)
 	switch {
 	case !known:
-		w.violationf("%s was delivered, although it was never sent", d.ID)
+		w.violationf("%s was delivered but never sent", d.ID)
 	case payload == string(d.Body) || d.Headers["x-payload"] != payload || d.CorrelationID != payload || d.ContentType != "text/plain":
-		w.violationf("%s came with body %q, headers %v, correlation id %q, type %q", d.ID, d.Body, d.Headers, d.CorrelationID, d.ContentType)
+		w.violationf("%s was delivered with body %q, headers %v, correlation id %q and content type %q, want those of one payload", d.ID, d.Body, d.Headers, d.CorrelationID, d.ContentType)
 	case !slices.Contains(subscribers[i.Dest], d.Queue):
-		w.violationf("%s to %s came to %s", d.ID, i.Dest, d.Queue)
+		w.violationf("%s to %s was delivered from queue %s", d.ID, i.Dest, d.Queue)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -296,21 +295,21 @@ func (w *world) began(p *process, d *amqpx.Delivery) (*run, item, bool) {
 	return r, i, w.tries[key] <= i.Times
 }
 
-// ended records when a handler's function ended.
+// ended records when a handler's function returned.
 func (w *world) ended(r *run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r.end = time.Now()
 }
 
-// keyed records the idempotency key of leased work, which is the same for all its attempts.
+// keyed records the idempotency key of leased work, and checks that it is the same for all attempts.
 func (w *world) keyed(d *amqpx.Delivery, key string) {
 	w.mu.Lock()
 	before, again := w.keys[string(d.Body)]
 	w.keys[string(d.Body)] = key
 	w.mu.Unlock()
 	if again && before != key {
-		w.violationf("%s has the idempotency keys %q and %q", d.ID, before, key)
+		w.violationf("%s has the idempotency keys %q and %q, want one key", d.ID, before, key)
 	}
 }
 
@@ -321,7 +320,7 @@ func (w *world) took(r *run) {
 	r.took = true
 }
 
-// over records that the outcome of runs is settled.
+// over records that the outcome of the runs is known.
 func (w *world) over(runs []*run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -347,7 +346,7 @@ func (w *world) task(id, dest, payload string) schedule.Task {
 	return t
 }
 
-// settle waits in virtual time until nothing is left to do, or the bound has passed.
+// settle waits in virtual time until no work is left, but not longer than bound.
 func (w *world) settle() {
 	for n := range w.sc.processes() {
 		w.revive(n)
@@ -375,7 +374,7 @@ func (w *world) settle() {
 	synctest.Wait()
 }
 
-// retry repeats an operation that must succeed now that all faults have ended.
+// retry repeats an operation that must succeed because all faults are over.
 func (w *world) retry(what string, do func(ctx context.Context) error) (err error) {
 	for range 60 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -386,7 +385,7 @@ func (w *world) retry(what string, do func(ctx context.Context) error) (err erro
 		}
 		<-after(10 * time.Second)
 	}
-	w.violationf("%s fails without faults: %v", what, err)
+	w.violationf("%s failed without faults, want no error: %v", what, err)
 	return err
 }
 
@@ -424,7 +423,7 @@ func isDead(queue string) bool {
 	return strings.HasSuffix(queue, ".dead") || queue == topology.ParkedQueue("delay")
 }
 
-// revive starts a process that is not running.
+// revive starts process n if it is not running.
 func (w *world) revive(n int) {
 	if w.process(n) != nil {
 		return
@@ -441,25 +440,25 @@ func (w *world) revive(n int) {
 	w.procs[n] = p
 }
 
-// shutDown ends all processes in order.
+// shutDown closes all processes gracefully, and checks that no connections are left.
 func (w *world) shutDown() {
 	for _, p := range w.procs {
 		if err := p.close(); err != nil {
-			w.violationf("end: %v", err)
+			w.violationf("closing %s: %v", p.name, err)
 		}
 	}
 	w.rest.Wait()
 	<-after(time.Second)
 	if open := w.srv.Connections(); len(open) > 0 {
-		w.violationf("connections are left open: %+v", open)
+		w.violationf("connections are left open: %+v, want none", open)
 	}
 	if n := len(w.db.sessions); n > 0 {
-		w.violationf("%d sessions of the database are left open", n)
+		w.violationf("%d database sessions are left open, want 0", n)
 	}
 	_ = w.db.close()
 }
 
-// timeline returns the trace, with all events.
+// timeline returns the trace of all events.
 func (w *world) timeline() string { return strings.Join(w.trace, "\n") }
 
 // sortedIDs returns the sorted ids of the scenario's items.

@@ -94,8 +94,8 @@ func publicPackages(t *testing.T) (dirs []string) {
 	return dirs
 }
 
-// moduleTypes has the types of this module's packages. The types of other modules are unknown,
-// which does no harm here: they are not internal, and appear in the text under their names.
+// moduleTypes has the types of this module's packages. The types of other modules are not loaded. That is not necessary,
+// because they are not internal, and their names are in the source.
 type moduleTypes struct {
 	fset  *token.FileSet
 	pkgs  map[string]*types.Package
@@ -128,8 +128,8 @@ func (m *moduleTypes) Import(pkg string) (*types.Package, error) {
 	return p, nil
 }
 
-// exported returns the lines for the exported names of a file: those of each declaration follow its
-// first line.
+// exported returns a line for each exported declaration in a file, and a line for each field or method with the first
+// line in front.
 func (m *moduleTypes) exported(f *ast.File) (lines []string) {
 	ast.FileExports(f)
 	add := func(node any) {
@@ -163,7 +163,7 @@ func (m *moduleTypes) exported(f *ast.File) (lines []string) {
 	return lines
 }
 
-// hidden returns the parts of an object that mention a type of an internal package.
+// hidden returns the parts of an object whose types contain a type of an internal package.
 func hidden(o types.Object) (all []string) {
 	note := func(name string, t types.Type) {
 		if text := types.TypeString(types.Unalias(t), nil); strings.Contains(text, "/internal/") {
@@ -192,7 +192,7 @@ func hidden(o types.Object) (all []string) {
 	return all
 }
 
-// without returns the lines that are not in another, sorted list, each with sign in front.
+// without returns the lines that are not in the sorted list other, each with sign in front.
 func without(lines, other []string, sign string) string {
 	var text strings.Builder
 	for _, line := range lines {
@@ -203,7 +203,7 @@ func without(lines, other []string, sign string) string {
 	return text.String()
 }
 
-// receiver returns the name of a receiver's type; empty for a function.
+// receiver returns the name of a receiver's type, or an empty string for a function.
 func receiver(list *ast.FieldList) string {
 	if list == nil {
 		return ""

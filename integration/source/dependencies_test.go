@@ -19,6 +19,6 @@ func TestDependenciesAreExplained(t *testing.T) {
 	required := named("go.mod", `(?m)^\t(\S+) v\S+$`)
 	explained := named("docs/dependencies.md", `(?m)^\| (\S+\.\S+/\S+) \|`)
 	if len(required) < 20 || !slices.Equal(required, explained) {
-		t.Errorf("go.mod requires\n%q\ndocs/dependencies.md explains\n%q", required, explained)
+		t.Errorf("docs/dependencies.md explains\n%q\nwant the modules that go.mod requires\n%q", explained, required)
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kustomizeVersion is built by `go run`, outside the modules of the SDK.
+// kustomizeVersion is built with `go run`, so that it is not a dependency of the SDK's modules.
 const kustomizeVersion = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
 
-// built is a resource in the output of kustomize.
+// built is a resource in kustomize's output.
 type built struct {
 	Kind     string
 	Metadata struct{ Name string }
@@ -33,7 +33,7 @@ type built struct {
 	}
 }
 
-// kustomize builds a folder, and returns its resources by kind and name.
+// kustomize builds a folder and returns the resources by kind and name.
 func kustomize(t *testing.T, folder string) map[string]built {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "run", kustomizeVersion, "build", "--load-restrictor", "LoadRestrictionsNone", folder)
@@ -48,7 +48,7 @@ func kustomize(t *testing.T, folder string) map[string]built {
 		t.Skipf("skipped: Go's module proxy does not answer: %s", stderr.String())
 	}
 	if err != nil {
-		t.Fatalf("kubectl kustomize: %v: %s", err, stderr.String())
+		t.Fatalf("kustomize build: %v: %s", err, stderr.String())
 	}
 	all := map[string]built{}
 	for d := yaml.NewDecoder(strings.NewReader(string(out))); ; {
@@ -62,8 +62,8 @@ func kustomize(t *testing.T, folder string) map[string]built {
 	}
 }
 
-// A second deployment with another image and other settings prepares the broker again and updates the relay, because
-// the job is gone by then and the ConfigMap has another name.
+// A second deployment with another image and other settings prepares the broker again, because the finished job has been
+// deleted, and updates the relay, because the ConfigMap has another name.
 func TestKustomize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: kustomize takes minutes to compile")
@@ -95,13 +95,13 @@ func TestKustomize(t *testing.T) {
 		}
 		name := x.Volumes[0].ConfigMap.Name
 		if _, ok := all["ConfigMap "+name]; !ok {
-			t.Errorf("%s: there is no ConfigMap %q", resource, name)
+			t.Errorf("%s: the ConfigMap %q is not in the output, want it included", resource, name)
 		}
 		return name
 	}
 	for _, resource := range []string{"Job rabbitdelay-prepare", "Deployment rabbitdelay-relay"} {
 		if a, b := settings(first, resource), settings(second, resource); a == b {
-			t.Errorf("%s: different settings have the same name %s", resource, a)
+			t.Errorf("%s: different settings have the same ConfigMap name %s, want different names", resource, a)
 		}
 		pod := second[resource].Spec.Template.Spec
 		for _, c := range append(pod.InitContainers, pod.Containers...) {
@@ -111,6 +111,6 @@ func TestKustomize(t *testing.T) {
 		}
 	}
 	if second["Job rabbitdelay-prepare"].Spec.TTL == nil {
-		t.Error("the job stays, so that no later deployment can change it")
+		t.Error("the job has no TTL, want one so that a later deployment can create it again")
 	}
 }

@@ -15,7 +15,7 @@ var (
 	notSlug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// Links between documents lead to files and headings that exist.
+// Links between documents lead to existing files and headings.
 func TestLinks(t *testing.T) {
 	for _, file := range documents(t) {
 		text := fences.ReplaceAllString(read(t, file), "")
@@ -29,11 +29,11 @@ func TestLinks(t *testing.T) {
 				path = filepath.Join(filepath.Dir(file), target)
 			}
 			if _, err := os.Stat(path); err != nil {
-				t.Errorf("%s links to %s, which does not exist", file, m[1])
+				t.Errorf("%s links to %s, want an existing file", file, m[1])
 				continue
 			}
 			if anchor != "" && strings.HasSuffix(path, ".md") && !anchors(t, path)[anchor] {
-				t.Errorf("%s links to %s, and no heading there has that anchor", file, m[1])
+				t.Errorf("%s links to %s, want the anchor of an existing heading", file, m[1])
 			}
 		}
 	}

@@ -30,8 +30,8 @@ type containerOfPod struct {
 	Resources   struct{ Limits map[string]any }
 }
 
-// The pods of the manifests have no Kubernetes token, and the pods of rabbitdelay run without privileges and within
-// resource limits.
+// The pods in the manifests have no Kubernetes token, and rabbitdelay's containers run without privileges and with a memory
+// limit.
 func TestManifestsOfPods(t *testing.T) {
 	f, err := os.Open("docs/kubernetes/rabbitdelay.yaml")
 	if err != nil {
@@ -52,23 +52,23 @@ func TestManifestsOfPods(t *testing.T) {
 			continue
 		}
 		if pod.Automount == nil || *pod.Automount {
-			t.Errorf("%s %s: its pods get a service account token", m.Kind, m.Metadata.Name)
+			t.Errorf("%s %s: its pods mount a service account token, want automountServiceAccountToken: false", m.Kind, m.Metadata.Name)
 		}
 		for _, c := range append(pod.InitContainers, pod.Containers...) {
 			if c.Image != "rabbitdelay:latest" {
 				continue // the reader's own image
 			}
 			if c.Context["allowPrivilegeEscalation"] != false || pod.Context["runAsNonRoot"] != true {
-				t.Errorf("%s %s: container %s may gain privileges", m.Kind, m.Metadata.Name, c.Name)
+				t.Errorf("%s %s: container %s may gain privileges, want allowPrivilegeEscalation: false and runAsNonRoot: true", m.Kind, m.Metadata.Name, c.Name)
 			}
 			if c.Resources.Limits["memory"] == nil {
-				t.Errorf("%s %s: container %s has no memory limit", m.Kind, m.Metadata.Name, c.Name)
+				t.Errorf("%s %s: container %s has no memory limit, want one", m.Kind, m.Metadata.Name, c.Name)
 			}
 		}
 	}
 	for _, kind := range []string{"Job", "Deployment", "PodDisruptionBudget", "NetworkPolicy"} {
 		if kinds[kind] == 0 {
-			t.Errorf("the manifests contain no %s", kind)
+			t.Errorf("the manifests contain no %s, want at least one", kind)
 		}
 	}
 }

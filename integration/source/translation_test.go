@@ -14,7 +14,7 @@ var (
 	targets  = regexp.MustCompile(`\]\([^)]*\)`)
 )
 
-// A translated document shows the same code as the English one, except for comments, and the same figures.
+// A translated document contains the same figures as the English one, and the same code except for comments.
 func TestTranslations(t *testing.T) {
 	pages, err := filepath.Glob("docs/zh-CN/*.md")
 	if err != nil || len(pages) == 0 {
@@ -27,17 +27,17 @@ func TestTranslations(t *testing.T) {
 	for page, original := range originals {
 		got, want := read(t, page), read(t, original)
 		if codeOf(got) != codeOf(want) {
-			t.Errorf("%s shows different code than %s", page, original)
+			t.Errorf("%s contains different code than %s, want the same except for comments", page, original)
 		}
 		missing, more := difference(figuresOf(want), figuresOf(got))
 		if len(missing) > 0 || len(more) > 0 {
-			t.Errorf("%s: figures of %s that are missing: %q; additional figures: %q", page, original, missing, more)
+			t.Errorf("%s differs from %s: missing figures %q, additional figures %q, want the same figures", page, original, missing, more)
 		}
 	}
 }
 
-// codeOf returns the fenced code of a document without its comments. A fence marked as text contains sentences, which
-// are translated.
+// codeOf returns the code blocks in a document without their comments. It omits blocks marked as text, because they contain
+// sentences, which are translated.
 func codeOf(text string) string {
 	code := slices.DeleteFunc(fences.FindAllString(text, -1), func(fence string) bool { return strings.HasPrefix(fence, "```text") })
 	return comments.ReplaceAllString(strings.Join(code, "\n"), "")
@@ -50,8 +50,8 @@ func figuresOf(text string) []string {
 	return found
 }
 
-// difference returns the elements that are only in a and those that are only in b, both sorted, with their
-// multiplicity.
+// difference returns the elements that are only in a and those that are only in b. Both lists must be sorted, and
+// duplicates count.
 func difference(a, b []string) (onlyA, onlyB []string) {
 	for len(a) > 0 && len(b) > 0 {
 		switch {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Actions are pinned to commits: otherwise anyone who can move a tag of an action could change what is released.
+// Actions are pinned to commits. Otherwise, anyone who can move an action's tag could change what is released.
 func TestWorkflowsPinActions(t *testing.T) {
 	files, err := filepath.Glob(".github/workflows/*.yml")
 	if err != nil || len(files) == 0 {
@@ -23,13 +23,13 @@ func TestWorkflowsPinActions(t *testing.T) {
 		}
 		for _, m := range uses.FindAllSubmatch(text, -1) {
 			if !pinned.Match(m[1]) {
-				t.Errorf("%s uses %s, want a commit, and its version as a comment", file, m[1])
+				t.Errorf("%s uses %s, want a commit with its version as a comment", file, m[1])
 			}
 		}
 	}
 }
 
-// Nothing is released before the tests have passed, and the image is built after the files that it contains.
+// The release starts after the tests have passed, and the image is built after the files that it contains.
 func TestReleaseIsInOrder(t *testing.T) {
 	text, err := os.ReadFile(".github/workflows/release.yml")
 	if err != nil {
@@ -42,7 +42,7 @@ func TestReleaseIsInOrder(t *testing.T) {
 	} {
 		_, after, ok := strings.Cut(rest, step)
 		if !ok {
-			t.Fatalf("the step %q is missing, or comes too early", step)
+			t.Fatalf("release.yml does not contain the step %q after the previous ones, want it there", step)
 		}
 		rest = after
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// sample is a package's plan: make test runs TestWhole, and runs TestCells only on the newest broker and on SQLite.
+// sample is the plan of a package. make test runs TestWhole, and TestCells only on the newest broker and on SQLite.
 var sample = Plan{Test: []string{"TestWhole", "TestCells/" + Newest, "TestCells/sqlite"}, Nightly: []string{"TestLong"}}
 
 const sampleEnv = "RABBITDELAY_TIER_SAMPLE"
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 func inSample(t *testing.T) {
 	t.Helper()
 	if os.Getenv(sampleEnv) == "" {
-		t.Skip("a test of the sample")
+		t.Skip("skipped: only for the sample's plan")
 	}
 }
 
@@ -39,7 +39,7 @@ func TestCells(t *testing.T) {
 	}
 }
 
-// The tiers test and servers have no test in common, and together have all tests except the nightly one.
+// The tiers test and servers have no test in common, and together contain all tests except the nightly one.
 func TestTiers(t *testing.T) {
 	for _, c := range []struct {
 		tier string
@@ -49,23 +49,23 @@ func TestTiers(t *testing.T) {
 		{"servers", []string{"TestCells", "TestCells/3.10", "TestCells/4x3", "TestCells/mysql", "TestOther"}},
 	} {
 		if got := passed(t, Env+"="+c.tier); !slices.Equal(got, c.want) {
-			t.Errorf("%s runs %q, want %q", c.tier, got, c.want)
+			t.Errorf("tier %s ran %q, want %q", c.tier, got, c.want)
 		}
 	}
 	for _, tier := range []string{"", "all"} {
 		if got := passed(t, Env+"="+tier); len(got) != 9 {
-			t.Errorf("%q runs %q, want all 9", tier, got)
+			t.Errorf("tier %q ran %q, want all 9 tests", tier, got)
 		}
 	}
 }
 
-// In make test-servers a test uses one element of a list, and many tests together use all of them.
+// In make test-servers, each test uses one element of a list, and many tests together use all of them.
 func TestSample(t *testing.T) {
 	list := []string{"3.10", "4.0", "4.1"}
 	for _, tier := range []string{"", Test, All} {
 		t.Setenv(Env, tier)
 		if got := Sample("TestA", list); !slices.Equal(got, list) {
-			t.Errorf("%q: the sample is %q, want all", tier, got)
+			t.Errorf("tier %q: got the sample %q, want the whole list", tier, got)
 		}
 	}
 	t.Setenv(Env, Servers)
@@ -80,7 +80,7 @@ func TestSample(t *testing.T) {
 	}
 	for _, version := range list {
 		if seen[version] < 50 {
-			t.Errorf("%d of 300 tests use %s", seen[version], version)
+			t.Errorf("%d of 300 tests use %s, want at least 50", seen[version], version)
 		}
 	}
 	if got := Sample("TestA", list[:0]); len(got) != 0 {
@@ -97,7 +97,7 @@ func TestRunOnTheCommandLineWins(t *testing.T) {
 func TestUnknownTier(t *testing.T) {
 	out, err := sampleRun(t, Env+"=nightly")
 	if err == nil {
-		t.Fatal("an unknown tier was accepted")
+		t.Fatal("running with an unknown tier: got no error")
 	}
 	if want := `RABBITDELAY_TEST_TIER is "nightly", want test, servers or all`; !strings.Contains(out, want) {
 		t.Errorf("printed %q, want %q", out, want)
@@ -113,7 +113,7 @@ func TestUnknownTest(t *testing.T) {
 		t.Error(err)
 	}
 	if err := (Plan{Nightly: []string{"TestGone"}}).check(dir); err == nil {
-		t.Error("a plan with a test that does not exist was accepted")
+		t.Error("check of a plan with a test that does not exist: got no error")
 	}
 }
 
@@ -141,7 +141,7 @@ func isSample(name string) bool {
 func sampleRun(t *testing.T, env string, args ...string) (string, error) {
 	t.Helper()
 	if os.Getenv(sampleEnv) != "" {
-		t.Skip("the sample runs no further samples")
+		t.Skip("skipped: inside a run of the sample")
 	}
 	c := exec.CommandContext(t.Context(), os.Args[0], append(args, "-test.v")...)
 	c.Env = append(os.Environ(), sampleEnv+"=1", env)
@@ -154,7 +154,7 @@ func TestPart(t *testing.T) {
 	for tier, want := range map[string][]string{"": list, Test: list, All: list, Servers: {"a", "d"}} {
 		t.Setenv(Env, tier)
 		if got := Part(list, 3); !slices.Equal(got, want) {
-			t.Errorf("%q: the part is %q, want %q", tier, got, want)
+			t.Errorf("tier %q: got the part %q, want %q", tier, got, want)
 		}
 	}
 }

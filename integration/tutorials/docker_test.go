@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The image is built without its first stage, because that stage's base image is in a registry: the program is compiled
-// here with the same command. Everything else is done with Docker as the page says.
+// The image is built without its first stage, whose base image is in a registry. Instead, the program is compiled on this
+// machine with the same command. Docker runs all other commands as on the page.
 func TestDocker(t *testing.T) {
 	if os.Getenv(servers.EnvSkip) == "1" {
 		t.Skipf("skipped: %s is 1", servers.EnvSkip)
@@ -29,7 +29,7 @@ func TestDocker(t *testing.T) {
 	for _, name := range []string{"shop-rabbit", "shop-app", "shop-net", "shop-data", "shop-image"} {
 		addresses[name] = name + suffix
 	}
-	t.Cleanup(func() { // removes what a failed test has left; errors mean that it no longer exists
+	t.Cleanup(func() { // removes what a failed test has left; errors mean that it does not exist
 		for _, c := range [][]string{
 			{"rm", "-f", "-v", addresses["shop-app"], addresses["shop-rabbit"]},
 			{"volume", "rm", "-f", addresses["shop-data"]},
@@ -49,15 +49,14 @@ func TestDocker(t *testing.T) {
 	})
 }
 
-// buildImage builds the last stage of the reader's Dockerfile. Its earlier stage is replaced by a build on this
-// machine.
+// buildImage builds the last stage of the reader's Dockerfile, and replaces the earlier stage with a build on this machine.
 func (s *session) buildImage() {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "Dockerfile"))
 	suite.MustSucceed(s.t, err)
 	first, last, ok := strings.Cut(string(text), "\nFROM scratch\n")
 	if !ok {
-		s.t.Fatalf("the Dockerfile has no stage FROM scratch:\n%s", text)
+		s.t.Fatalf("got the Dockerfile\n%s\nwant a stage FROM scratch in it", text)
 	}
 	context := filepath.Join(s.home, "context")
 	suite.MustSucceed(s.t, os.MkdirAll(filepath.Join(context, "out", "data"), 0o755))

@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// brokerAddress returns host and port of the broker that the tests share. It empties the broker first, because the
-// queues of an earlier tutorial would change what the programs print.
+// brokerAddress returns the host and port of the shared broker. It deletes all queues first, because those of an earlier
+// tutorial would change the output of the programs.
 func brokerAddress(t *testing.T) string {
 	t.Helper()
 	b := broker.Shared(t, broker.Options{})
@@ -39,7 +39,7 @@ func brokerAddress(t *testing.T) string {
 	return u.Host
 }
 
-// usual has the Docker and Go commands of the tutorials that need a registry or a published version.
+// usual replaces the tutorials' Docker and Go commands that need a registry or a published version.
 var usual = []standIn{
 	{"docker ", func(*session) {}},
 	{"until docker ", func(*session) {}},
@@ -58,7 +58,7 @@ var programs = map[string]string{
 	"tutorials/virtual-time.md": "start/step4",
 }
 
-// The code in the tutorials is from programs that are compiled, and checked like all code.
+// The code in the tutorials is the same as in programs that are compiled and checked like all other code.
 func TestPagesShowPrograms(t *testing.T) {
 	for name, folder := range programs {
 		readPage(t, name).checkCode(t, folder)
@@ -73,7 +73,7 @@ func TestStart(t *testing.T) {
 		standIns: usual,
 		serving:  []string{"go run .", "go run ./consume"},
 		waits: map[string]func(*session){
-			// The page then says that the message is already in RabbitMQ.
+			// The page says that the message is in RabbitMQ at this point.
 			"curl -X POST http://127.0.0.1:8080/orders/44/payment": func(s *session) { s.awaitSent("expire-44") },
 		},
 	})
@@ -104,7 +104,7 @@ func TestPgx(t *testing.T) {
 	})
 }
 
-// python and pika are the paths of Debian's Python and its pika. Another Python may come first in PATH.
+// python and pika are the paths of Debian's Python and its pika. PATH may contain another Python before it.
 const python, pika = "/usr/bin/python3", "/usr/lib/python3/dist-packages/pika"
 
 func TestPython(t *testing.T) {

@@ -11,20 +11,20 @@ import (
 	"testing"
 )
 
-// A page is a tutorial: its parts, in the order in which the reader comes to them.
+// A page is the text of a tutorial and its parts in order.
 type page struct {
 	path  string
 	text  string
 	parts []part
 }
 
-// A part is a fenced block of a page.
+// A part is a fenced block on a page.
 type part struct {
 	kind    string // the language after the fence: go, yaml, console, …
 	step    int    // the number of the heading above, such as 3 for "## 3. Orders"; 0 without a number
-	file    string // the file whose whole content it is, if the line above names one in bold; else empty
+	file    string // the file that the block shows completely, if the line above names it in bold; empty otherwise
 	content string
-	from    int // the position in the page at which the content begins
+	from    int // the position in the page at which the content starts
 	line    int
 }
 
@@ -34,7 +34,7 @@ var (
 	boldFile = regexp.MustCompile("\\*\\*`([^`]+)`\\*\\*")
 )
 
-// readPage reads a tutorial of docs.
+// readPage reads a tutorial in docs.
 func readPage(t *testing.T, name string) *page {
 	t.Helper()
 	path := filepath.Join("..", "..", "docs", name)
@@ -56,16 +56,16 @@ func readPage(t *testing.T, name string) *page {
 		p.parts = append(p.parts, b)
 	}
 	if len(p.parts) == 0 {
-		t.Fatalf("%s shows no code", path)
+		t.Fatalf("%s contains no code blocks, want at least one", path)
 	}
 	return p
 }
 
-// at returns the place of a part, for messages.
+// at returns the path and line of a part, for messages.
 func (p *page) at(b part) string { return fmt.Sprintf("%s, line %d", p.path, b.line) }
 
-// A command is the text after "$ " in a console block. A ^C interrupts the program that was left running; a block that
-// begins without a command shows what that program prints next.
+// A command is the text after "$ " in a console block. A ^C interrupts the running program, and a block that starts without
+// a command shows the next output of that program.
 type command struct {
 	typed  string
 	prints []string
@@ -104,9 +104,9 @@ func join(list []command) string {
 	return text.String()
 }
 
-// checkCode compares the code of a page with the programs in a folder. Each step has a separate folder, such as step3,
-// or the folder itself has the program of all steps. A block whose file is named is the whole file; any other block of
-// Go shows some lines of a file, perhaps indented differently.
+// checkCode compares the code on a page with the programs in a folder. Each step has a separate folder such as step3, or
+// the folder itself contains the program for all steps. If a block has a file name, it must be the whole file. Any other
+// Go block must contain lines from a file, possibly with another indentation.
 func (p *page) checkCode(t *testing.T, programs string) {
 	t.Helper()
 	for _, b := range p.parts {
@@ -115,11 +115,11 @@ func (p *page) checkCode(t *testing.T, programs string) {
 		case b.file != "":
 			got, err := os.ReadFile(filepath.Join(dir, b.file))
 			if err != nil || string(got) != b.content {
-				t.Errorf("%s does not show %s as it is in %s (%v); the file has:\n%s", p.at(b), b.file, dir, err, got)
+				t.Errorf("%s: the code differs from %s in %s (error %v), want the file's content:\n%s", p.at(b), b.file, dir, err, got)
 			}
 		case b.kind == "go":
 			if !shownIn(t, dir, b.content) {
-				t.Errorf("%s: no file in %s contains these lines:\n%s", p.at(b), dir, b.content)
+				t.Errorf("%s: no file in %s contains these lines, want one that does:\n%s", p.at(b), dir, b.content)
 			}
 		}
 	}
@@ -135,7 +135,7 @@ func stepDir(programs string, step int) string {
 
 var indent = regexp.MustCompile(`(?m)^\t+`)
 
-// shownIn reports whether a Go file in a folder has the lines of an excerpt.
+// shownIn reports whether a Go file in a folder contains the lines of an excerpt.
 func shownIn(t *testing.T, dir, excerpt string) bool {
 	t.Helper()
 	want := indent.ReplaceAllString(excerpt, "")

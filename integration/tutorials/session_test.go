@@ -24,34 +24,34 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-var update = flag.Bool("update", false, "write what the commands print into the tutorials, where it differs")
+var update = flag.Bool("update", false, "update the output of commands in the tutorials where it differs")
 
 const (
 	interrupt = "^C" // typed by the reader
 	anything  = "…"  // a line of a page that matches any number of lines
 )
 
-// A tutorial is a page with its programs, and what the test does in place of the reader.
+// A tutorial is a page with its programs, and the actions of the test in place of the reader.
 type tutorial struct {
 	page       string            // the page's path below docs
 	programs   string            // the folder of its programs
 	real       map[string]string // addresses that the page uses, and those of the test's servers
-	tools      map[string]string // further programs that its reader has: names and paths
+	tools      map[string]string // names and paths of further programs that the reader has installed
 	standIns   []standIn
-	begin      string                      // a folder with the files that its reader has, in a module shop; empty for none
+	begin      string                      // a folder with the files that the reader starts with, in a module shop; empty for none
 	containers []string                    // containers that the reader starts, and which must not outlive the test
 	serving    []string                    // commands that run until they are interrupted
-	waits      map[string]func(s *session) // what to wait for before a command, because a reader's typing would take that time
+	waits      map[string]func(s *session) // by command, what to wait for before it, as long as a reader would take to type
 }
 
-// A standIn replaces commands that begin with a prefix, because they need a registry, a published module or the
-// reader's Docker. The output of such a command is not compared.
+// A standIn replaces commands that start with a prefix and need a registry, a published module or the reader's Docker. The
+// output of such a command is not compared.
 type standIn struct {
 	prefix string
 	do     func(s *session)
 }
 
-// A session is a reader's terminal. Programs that keep running have a second terminal.
+// A session is a reader's terminal. A program that keeps running has a second terminal.
 type session struct {
 	t       *testing.T
 	tut     tutorial
@@ -88,7 +88,7 @@ func follow(t *testing.T, tut tutorial) {
 		}
 	}
 	if s.running != nil {
-		t.Errorf("%s: %q is still running at the end of the page", p.path, s.running.typed)
+		t.Errorf("%s: %q is still running at the end of the page, want ^C before", p.path, s.running.typed)
 	}
 	if *update {
 		s.rewrite()
@@ -109,7 +109,7 @@ func newSession(t *testing.T, tut tutorial, p *page) *session {
 		suite.MustSucceed(t, g.Container(name))
 	}
 	s := &session{t: t, tut: tut, page: p, home: home, dir: home, bin: bin, guard: g, changed: map[int]string{}}
-	for _, kv := range os.Environ() { // settings of the tests are not the reader's
+	for _, kv := range os.Environ() { // the reader does not have the settings of the tests
 		name, _, _ := strings.Cut(kv, "=")
 		switch {
 		case strings.HasPrefix(name, "RABBITDELAY_"), name == "AMQP_URL", name == "PATH", name == "GOFLAGS", name == "CGO_ENABLED":
@@ -117,7 +117,7 @@ func newSession(t *testing.T, tut tutorial, p *page) *session {
 			s.env = append(s.env, kv)
 		}
 	}
-	// The reader's curl prints to a terminal, and shows no progress.
+	// On the reader's terminal, curl shows no progress.
 	suite.MustSucceed(t, os.WriteFile(filepath.Join(home, ".curlrc"), []byte("silent\nshow-error\n"), 0o600))
 	s.env = append(s.env, "PATH="+bin+":"+os.Getenv("PATH"), "CURL_HOME="+home, "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1",
 		"CGO_ENABLED=0", "GOFLAGS=-trimpath -mod=mod") // the same settings as in the Makefile, so that compiled packages are shared
@@ -138,8 +138,8 @@ func newSession(t *testing.T, tut tutorial, p *page) *session {
 // longestDelay is longer than the delays of orders in the tutorials.
 const longestDelay = 25 * time.Second
 
-// install makes the program available, as "go install" does. That takes a reader longer than the delay of an order, so
-// the commands that follow show all orders as due.
+// install makes the program available, as "go install" does. For a reader, that takes longer than the delay of an order,
+// so later commands show all orders as due.
 func (s *session) install() {
 	<-time.After(longestDelay)
 	suite.MustSucceed(s.t, os.Symlink(rabbitdelay(s.t), filepath.Join(s.bin, "rabbitdelay")))
@@ -167,7 +167,7 @@ func (s *session) require() {
 	s.write("go.sum", string(sums))
 }
 
-// write writes a file that the tutorial's reader creates, with this test's addresses.
+// write writes a file that the reader creates, with the addresses of the test.
 func (s *session) write(name, content string) {
 	s.t.Helper()
 	path := filepath.Join(s.dir, name)
@@ -204,7 +204,7 @@ func (s *session) toShown(text string) string {
 	return text
 }
 
-// console types the commands of a block.
+// console runs the commands in a block.
 func (s *session) console(number int) {
 	s.t.Helper()
 	b := s.page.parts[number]
@@ -216,7 +216,7 @@ func (s *session) console(number int) {
 		want := c.prints
 		switch {
 		case c.typed == "" && s.running == nil:
-			s.t.Fatalf("%s: no program runs that could print this", s.page.at(b))
+			s.t.Fatalf("%s: no program is running that could print this", s.page.at(b))
 		case c.typed == "" && len(want) > 0 && want[0] == interrupt:
 			got = append([]string{interrupt}, s.end()...)
 		case c.typed == "":
@@ -248,7 +248,7 @@ func (s *session) console(number int) {
 	}
 }
 
-// rewrite writes the page with the actual output.
+// rewrite updates the page with the actual output.
 func (s *session) rewrite() {
 	text := s.page.text
 	for i, b := range slices.Backward(s.page.parts) {
@@ -269,7 +269,7 @@ func (s *session) standIn(typed string) bool {
 	return false
 }
 
-// run runs a command until it ends, and returns its output. A "cd" stays in effect.
+// run runs a command until it exits, and returns its output. The working directory is kept for the next command.
 func (s *session) run(typed string) []string {
 	s.t.Helper()
 	if strings.HasPrefix(typed, "curl ") {
@@ -282,7 +282,7 @@ func (s *session) run(typed string) []string {
 	ctx, cancel := context.WithTimeout(s.t.Context(), suite.Patience)
 	defer cancel()
 	if err := p.Wait(ctx); err != nil && ctx.Err() != nil {
-		s.t.Fatalf("%q did not end; it printed\n%s", typed, strings.Join(p.lines(), "\n"))
+		s.t.Fatalf("%q did not exit in time; it printed\n%s", typed, strings.Join(p.lines(), "\n"))
 	}
 	dir, err := os.ReadFile(filepath.Join(s.home, ".pwd"))
 	suite.MustSucceed(s.t, err)
@@ -293,7 +293,7 @@ func (s *session) run(typed string) []string {
 // shopAddress is the address of the shop on every page.
 const shopAddress = "127.0.0.1:8080"
 
-// awaitShop waits until the shop accepts connections, as a reader who types does.
+// awaitShop waits until the shop accepts connections, as it does by the time a reader has typed a command.
 func (s *session) awaitShop() {
 	s.t.Helper()
 	suite.Eventually(s.t, "the shop accepts connections", func() bool {
@@ -344,7 +344,7 @@ func (s *session) start(typed string) *process {
 	return p
 }
 
-// Write collects output.
+// Write appends to the output.
 func (p *process) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -365,8 +365,8 @@ func (p *process) lines() (lines []string) {
 	return lines
 }
 
-// next waits until the process has printed the lines that the page shows next, in any order, because the parts of a
-// service log concurrently. It returns these lines. If they do not appear, it returns the output that the page has not
+// next waits until the process has printed the lines that the page shows next, and returns them. They may be in any order,
+// because the parts of a service log concurrently. If they do not appear, next returns the output that the page has not
 // shown yet.
 func (p *process) next(t *testing.T, want []string) []string {
 	t.Helper()
@@ -429,7 +429,7 @@ func (p *process) show(want []string) bool {
 	return true
 }
 
-// end interrupts the running program, as Ctrl-C does, and returns the rest of its output.
+// end interrupts the running program, as Ctrl-C does, and returns the rest of its output after it has exited.
 func (s *session) end() []string {
 	s.t.Helper()
 	p := s.running
@@ -437,14 +437,14 @@ func (s *session) end() []string {
 	ctx, cancel := context.WithTimeout(s.t.Context(), suite.Patience)
 	defer cancel()
 	if err := p.Wait(ctx); err != nil && ctx.Err() != nil {
-		s.t.Fatalf("%q did not end after ^C; it printed\n%s", p.typed, strings.Join(p.lines(), "\n"))
+		s.t.Fatalf("%q did not exit in time after ^C; it printed\n%s", p.typed, strings.Join(p.lines(), "\n"))
 	}
 	s.running = nil
 	return p.rest()
 }
 
-// same compares all lines that a page shows with all lines that were printed. The parts of a service log concurrently,
-// so lines may be in another order.
+// same reports whether all lines on a page match all printed lines. They may be in another order, because the parts of a
+// service log concurrently.
 func same(want, got []string) bool {
 	if n, ok := match(want, got); ok && n == len(got) {
 		return true
@@ -460,7 +460,7 @@ func same(want, got []string) bool {
 	return slices.Equal(sorted(want), sorted(got))
 }
 
-// match compares lines, ignoring times and similar values, and returns how many of the lines of got it needed.
+// match compares lines, ignoring times and similar values, and returns how many lines of got match want.
 func match(want, got []string) (n int, ok bool) {
 	for i, w := range want {
 		if w == anything {
@@ -485,7 +485,7 @@ func match(want, got []string) (n int, ok bool) {
 	return n, true
 }
 
-// blurs has patterns for values that differ from run to run, and what a page shows in their place.
+// blurs has patterns for values that vary from run to run, and the texts that replace them in a comparison.
 var blurs = []struct {
 	pattern *regexp.Regexp
 	by      string
@@ -505,7 +505,7 @@ func blurred(line string) string {
 	return strings.TrimSpace(line)
 }
 
-// freeAddress returns an address on this machine that no program listens on.
+// freeAddress returns an address on this machine on which no program listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -56,8 +56,8 @@ func (l library) InTx(ctx context.Context, do func(ex schedule.Executor, insert 
 
 func (l library) Many() schedule.Executor { return schedule.NoTx }
 
-// inTx is a driver whose statements run in a transaction that the caller ends. Without it, ent begins a transaction for
-// each change.
+// inTx is a driver whose statements run in a transaction that the caller commits or rolls back. Without it, ent would
+// start a transaction for each change.
 type inTx struct{ *entsql.Driver }
 
 func (d inTx) Tx(context.Context) (dialect.Tx, error) { return dialect.NopTx(d), nil }

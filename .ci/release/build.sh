@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the files of a release from the commit that is checked out, and publishes nothing:
-#   .ci/release/build.sh 0.1.0 [DIR]    into DIR, default dist
-# Archives and packages have the same bytes wherever this Go version builds this commit. It needs
-# go, jq, zip and dpkg-deb, and no network once Go's modules are here.
-# PLATFORMS="linux/amd64 linux/arm64" builds fewer.
+# Builds the files of a release from the commit that is checked out, without publishing them:
+#   .ci/release/build.sh 0.1.0 [DIR]    builds in DIR, by default dist
+# Archives and packages are reproducible: the same commit and Go version give the same bytes on every machine. The script
+# needs go, jq, zip and dpkg-deb. It needs no network if Go's modules are in the module cache.
+# With PLATFORMS="linux/amd64 linux/arm64" it builds only for these platforms.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,11 +12,11 @@ dist=${2:-dist}
 platforms=${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64}
 
 [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ ]] ||
-	{ echo "release: version $version; expected such as 0.1.0 or 0.2.0-rc.1, without a v" >&2; exit 1; }
+	{ echo "release: got the version $version, want one such as 0.1.0 or 0.2.0-rc.1, without a v" >&2; exit 1; }
 for tool in go jq zip dpkg-deb; do
 	command -v "$tool" >/dev/null || { echo "release: $tool is not installed" >&2; exit 1; }
 done
-[ ! -e "$dist" ] || { echo "release: $dist is there already; remove it, or name another folder" >&2; exit 1; }
+[ ! -e "$dist" ] || { echo "release: $dist already exists; remove it, or choose another folder" >&2; exit 1; }
 
 umask 022
 export CGO_ENABLED=0 TZ=UTC LC_ALL=C
@@ -32,10 +32,10 @@ build() { # OS ARCH FILE
 		-ldflags "-s -w -buildid= -X github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/cli.version=v$version" ./cmd/rabbitdelay
 }
 
-# dated gives all files of a folder the time of the commit.
+# dated sets the modification time of all files in a folder to the time of the commit.
 dated() { find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +; }
 
-# sbom writes what a binary is made of, in CycloneDX, from what Go has recorded in it.
+# sbom prints the modules that a binary contains, as recorded by Go, in the format CycloneDX.
 sbom() { # FILE OS ARCH
 	go version -m -json "$1" | jq --arg version "v$version" --arg os "$2" --arg arch "$3" '
 		def purl($path; $v): "pkg:golang/\($path)@\($v)?goarch=\($arch)&goos=\($os)&type=module";
@@ -46,7 +46,7 @@ sbom() { # FILE OS ARCH
 				[.Deps[] | .Replace // . | {type: "library"} + component(.Path; .Version)])}'
 }
 
-# debian makes a package of a folder that has the binary and the completions.
+# debian builds a package from a folder that contains the binary and the completions.
 debian() { # FOLDER ARCH FILE
 	local root=$work/deb-$2
 	install -D -m 755 "$1/rabbitdelay" "$root/usr/bin/rabbitdelay"
@@ -72,7 +72,7 @@ debian() { # FOLDER ARCH FILE
 	dpkg-deb --root-owner-group -Zgzip --build "$root" "$3" >/dev/null
 }
 
-# The completions come from the command itself, so from one that runs here.
+# The program itself writes the completions, so build it for this machine first.
 build "" "" "$work/here"
 mkdir "$work/completions"
 for shell in bash zsh fish; do
@@ -102,7 +102,7 @@ for platform in $platforms; do
 	fi
 done
 
-# The formula of Homebrew names the archives by their sums; the image's context has one folder for each platform.
+# Homebrew's formula contains the checksums of the archives. The image's build context has one folder for each platform.
 if [[ " $platforms " == *" darwin/arm64 "* && " $platforms " == *" darwin/amd64 "* ]]; then
 	formula=$(<.ci/release/formula.rb)
 	for name in darwin_arm64 darwin_amd64 linux_arm64 linux_amd64; do
@@ -111,7 +111,7 @@ if [[ " $platforms " == *" darwin/arm64 "* && " $platforms " == *" darwin/amd64 
 	done
 	echo "${formula//@version@/$version}" >"$dist/rabbitdelay.rb"
 fi
-(cd "$dist" && sha256sum -- * >SHA256SUMS) # of the formula too
+(cd "$dist" && sha256sum -- * >SHA256SUMS) # includes the formula
 if [ -d "$work/image" ]; then
 	cp /etc/ssl/certs/ca-certificates.crt cmd/rabbitdelay/Dockerfile "$work/image/"
 	mv "$work/image" "$dist/image"

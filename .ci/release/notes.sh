@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints the notes of a version: its section of CHANGELOG.md.
+# Prints the release notes of a version, which are its section in CHANGELOG.md:
 #   .ci/release/notes.sh 0.2.0
-# With --write it first makes that section, dated today, of the fragments in docs/changelog/, and removes these.
+# With --write, it first creates that section with today's date from the fragments in docs/changelog/, and removes them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -10,7 +10,7 @@ kinds="Added Changed Fixed Removed Security"
 
 fragments() { find docs/changelog -name '*.md' ! -name README.md | sort; }
 
-# section prints the entries of the fragments by their kinds.
+# section prints the entries of the fragments, grouped by kind.
 section() {
 	for kind in $kinds; do
 		local entries
@@ -21,11 +21,11 @@ section() {
 
 if [ "${2:-}" = --write ]; then
 	if wrong=$(fragments | xargs -r grep -nHEv "^(${kinds// /|}): .|^$"); then
-		printf 'release: expected lines that begin with one of %s and a colon, got\n%s\n' "$kinds" "$wrong" >&2
+		printf 'release: got the lines\n%s\nwant each line to start with one of %s and a colon\n' "$wrong" "$kinds" >&2
 		exit 1
 	fi
-	[ -n "$(section)" ] || { echo "release: docs/changelog/ has no fragment" >&2; exit 1; }
-	! grep -q "^## $version," CHANGELOG.md || { echo "release: CHANGELOG.md has a section $version already" >&2; exit 1; }
+	[ -n "$(section)" ] || { echo "release: docs/changelog/ contains no fragments, want at least one" >&2; exit 1; }
+	! grep -q "^## $version," CHANGELOG.md || { echo "release: CHANGELOG.md already has a section for $version" >&2; exit 1; }
 	first=$(grep -n '^## ' CHANGELOG.md | head -1 | cut -d: -f1)
 	{
 		head -n "$((first - 1))" CHANGELOG.md
@@ -38,5 +38,5 @@ if [ "${2:-}" = --write ]; then
 fi
 
 notes=$(awk -v version="$version" '/^## /{on = index($0, "## " version ",") == 1; next} on' CHANGELOG.md)
-[ -n "$notes" ] || { echo "release: CHANGELOG.md has no section $version" >&2; exit 1; }
+[ -n "$notes" ] || { echo "release: CHANGELOG.md has no section for $version" >&2; exit 1; }
 echo "$notes"

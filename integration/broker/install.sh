@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs Debian packages without a question and without starting what they bring: the tests start
-# private servers of their own, and a service on the standard port is nobody's wish.
+# Installs Debian packages without asking questions and without starting their services, because the tests start private
+# servers.
 #
-# usage: install.sh PACKAGE...      packages that are installed already are left alone
+# usage: install.sh PACKAGE...      skips packages that are already installed
 set -eu
 
 missing=
@@ -14,7 +14,7 @@ done
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ]; then
-	echo "these packages are missing:$missing; run as root: apt-get install$missing" >&2
+	echo "packages are missing; run as root: apt-get install$missing" >&2
 	exit 1
 fi
 
@@ -42,7 +42,7 @@ install() {
 	apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 $missing
 }
 echo "installing:$missing" >&2
-# A fresh machine has no package lists, a long-lived one has old ones; both show as a failure here.
+# A new machine has no package lists, and on other machines the installation can fail because the lists are old.
 if [ -z "$(find /var/lib/apt/lists -name '*_Packages*' 2>/dev/null | head -n 1)" ]; then
 	apt-get update -q
 	install

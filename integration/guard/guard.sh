@@ -1,8 +1,8 @@
-# Reads one order per line until the pipe closes, then cleans up what it was told of.
+# Reads one command per line until the pipe closes, and then removes everything that the commands have named.
 trap '' HUP INT QUIT TERM
 
-# started prints when a process started, so that a later process with the same id is left alone. It
-# prints nothing where there is no /proc.
+# started prints the start time of a process, which distinguishes it from a later process with the same ID. Without /proc it
+# prints nothing.
 started() {
 	IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || return 0
 	set -- ${stat##*) }
@@ -33,8 +33,8 @@ done
 
 while IFS=' ' read -r pid since; do
 	[ -n "$pid" ] || continue
-	# Another start time means that the id was given away. No process under the id may still mean that
-	# its group lives on without its leader.
+	# If the start time differs, the ID belongs to another process. If there is no process with the ID, other processes of
+	# its group may still be running.
 	now=$(started "$pid")
 	[ -z "$now" ] || [ "$now" = "$since" ] || continue
 	kill -s KILL -- "-$pid" 2>/dev/null
@@ -42,14 +42,14 @@ done <<END
 $processes
 END
 
-# A container may be in the middle of its creation, and what was killed may still be writing, so
-# each removal is tried until there is nothing left, or for ten seconds.
+# Docker may still be creating a container, and killed processes may still be writing files. So each removal is repeated
+# until nothing is left, for at most ten seconds.
 for attempt in 0 1 2 3 4 5 6 7 8 9; do
 	left=
 	while IFS= read -r name; do
 		[ -n "$name" ] || continue
 		docker rm --force --volumes "$name" </dev/null >/dev/null 2>&1
-		# A container that is not there yet may still come.
+		# In the first attempts, a container that does not exist may still be created.
 		[ "$attempt" -gt 2 ] && ! docker container inspect "$name" </dev/null >/dev/null 2>&1 || left=1
 	done <<-END
 		$containers
@@ -63,7 +63,7 @@ for attempt in 0 1 2 3 4 5 6 7 8 9; do
 	END
 	while IFS= read -r path; do
 		[ -n "$path" ] || continue
-		umount -l -- "$path" 2>/dev/null # of its own file system
+		umount -l -- "$path" 2>/dev/null # in case a file system is mounted there
 		rm -rf -- "$path" 2>/dev/null
 		[ ! -e "$path" ] || left=1
 	done <<-END

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the local images that the integration suite runs against, from Debian's own packages, for
-# machines that cannot pull from a container registry. Each Debian suite carries one RabbitMQ line,
-# sid alone carries MySQL, and bookworm's Celery has no native delayed delivery yet:
+# Builds the local images for the integration tests from Debian's packages, for machines that cannot pull from a container
+# registry. Each Debian suite contains one RabbitMQ release line. Only sid contains MySQL, and bookworm's Celery does not
+# support native delayed delivery:
 #
 #   bookworm -> rabbitdelay/rabbitmq:3.10
 #   trixie   -> rabbitdelay/rabbitmq:4.0
@@ -9,21 +9,20 @@
 #   sid      -> rabbitdelay/rabbitmq:4.3
 #   sid      -> rabbitdelay/mysql:9.7
 #
-# usage: build.sh [IMAGE...]      e.g. build.sh 4.0 mysql; without arguments all of them
+# usage: build.sh [IMAGE...]      such as build.sh 4.0 mysql; without arguments, it builds all images
 #
-#   FORCE=1     build again although the image exists
-#   JOBS=N      suites built at the same time, 2 unless given
-#   CACHE_DIR   where the chroots and logs go, .cache/images of the repository unless given
+#   FORCE=1     build images again that already exist
+#   JOBS=N      number of suites to build at the same time, by default 2
+#   CACHE_DIR   directory for chroots and logs, by default .cache/images in the repository
 #
-# An image that cannot be built is a warning; the exit status is 1 only when none is there in the
-# end.
+# If an image cannot be built, a warning is printed. The exit status is 1 only if none of the images exists at the end.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 repo=$(cd "$here/../.." && pwd)
 cache=${CACHE_DIR:-$repo/.cache/images}
 jobs=${JOBS:-2}
-all="4.3 mysql 3.10 4.0 celery" # sid first, which takes longest
+all="4.3 mysql 3.10 4.0 celery" # sid is first, because it takes longest
 
 suite_of() {
 	case $1 in
@@ -43,27 +42,27 @@ product_of() {
 
 say() { printf 'images: %s\n' "$*" >&2; }
 
-# Images are found by the suite they were built from and not by their tag: sid moves on, and the
-# tag always tells the version that is really inside.
+# built reports whether an image exists. It searches by the Debian suite and not by the tag, because the tag is the version
+# that the image contains, and the version in sid changes.
 built() {
 	[ -n "$(docker image ls -q --filter "label=rabbitdelay.suite=$(suite_of "$1")" "rabbitdelay/$(product_of "$1")")" ]
 }
 
 need_docker() {
 	docker version --format '{{.Server.Version}}' >/dev/null 2>&1 ||
-		{ say "Docker does not answer; start it, or run the tests without containers"; exit 1; }
+		{ say "Docker does not answer; start it, or run the tests without images"; exit 1; }
 }
 
 need_debootstrap() {
 	[ "$(id -u)" = 0 ] || { say "building needs root (debootstrap and chroot); run: sudo make images"; exit 1; }
 	if ! command -v debootstrap >/dev/null || ! [ -e /usr/share/keyrings/debian-archive-keyring.gpg ]; then
-		command -v apt-get >/dev/null || { say "debootstrap is missing and there is no apt-get to install it"; exit 1; }
+		command -v apt-get >/dev/null || { say "debootstrap is not installed, and there is no apt-get to install it"; exit 1; }
 		say "installing debootstrap"
 		"$repo/integration/broker/install.sh" debootstrap debian-archive-keyring
 	fi
 }
 
-# remove_root unmounts what an interrupted debootstrap may have left before it removes anything.
+# remove_root removes a chroot. It first unmounts file systems that an interrupted debootstrap may have left.
 remove_root() {
 	local root=$1
 	[ -d "$root" ] || return 0
@@ -73,8 +72,8 @@ remove_root() {
 	rm -rf --one-file-system "$root"
 }
 
-# build_suite builds images on one base system. It runs in a subshell of its own, with its output in
-# a log, in which a line "built ..." tells of each image.
+# build_suite builds the images of one Debian suite. It runs in a separate process whose output is a log, which contains a
+# line "built ..." for each image.
 build_suite() {
 	local suite=$1 root=$2
 	shift 2
@@ -83,7 +82,7 @@ build_suite() {
 
 	debootstrap --variant=minbase "$suite" "$root"
 
-	# No service may start inside the chroot, and the packages need no manual pages.
+	# Prevent services from starting inside the chroot, and omit the packages' documentation.
 	printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
 	chmod 755 "$root/usr/sbin/policy-rc.d"
 	cat >"$root/etc/dpkg/dpkg.cfg.d/no-docs" <<-'CFG'
@@ -94,15 +93,14 @@ build_suite() {
 	CFG
 
 	export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
-	# sid's lists expire within a week, and a mirror that stands still is good enough for a test image:
-	# the signatures are checked all the same.
+	# sid's package lists expire within a week. An outdated mirror is good enough for a test image, and apt still verifies
+	# the signatures.
 	chroot "$root" apt-get -o Acquire::Check-Valid-Until=false update -qq
 
 	local image status=0
 	for image; do
 		cp -a "$root" "$root.copy"
-		# In a process of its own, because bash does not end a function on an error where its status is
-		# asked for.
+		# Use a separate process, because bash ignores set -e in a function whose status is tested.
 		(set -e; "add_$(product_of "$image")" "$root.copy" "$suite") &
 		wait $! || status=1
 		remove_root "$root.copy"
@@ -110,8 +108,8 @@ build_suite() {
 	return $status
 }
 
-# install_package installs a package into a chroot, and prints its upstream version: Debian writes 4.0.5-8 or
-# 1:3.10.8-1.1.
+# install_package installs a package in a chroot and prints its upstream version, without the other parts of Debian's
+# versions, such as 4.0.5-8 or 1:3.10.8-1.1.
 install_package() {
 	local root=$1 package=$2
 	chroot "$root" apt-get install -y -qq --no-install-recommends "$package" >&2
@@ -122,7 +120,7 @@ install_package() {
 	chroot "$root" dpkg-query -W -f '${Version}' "$package" | sed 's/^[0-9]*://; s/[-+~].*//'
 }
 
-# import makes an image of a chroot; the tag is the release line.
+# import creates an image from a chroot. Its tag is the release line.
 import() {
 	local root=$1 suite=$2 name=$3 version=$4
 	shift 4
@@ -177,23 +175,23 @@ need_docker
 # shellcheck disable=SC2086 # a list of names without blanks
 [ $# -gt 0 ] || set -- $all
 
-declare -A wanted=() # the images to build, by suite
+declare -A wanted=() # images to build, by suite
 suites=()
 for image in "$@"; do
-	suite=$(suite_of "$image") || { say "no Debian suite is known for $image; known: $all"; exit 1; }
+	suite=$(suite_of "$image") || { say "got the image $image, want one or more of: $all"; exit 1; }
 	if [ "${FORCE:-0}" != 1 ] && built "$image"; then
-		say "rabbitdelay/$(product_of "$image") from Debian $suite is there"
+		say "rabbitdelay/$(product_of "$image") from Debian $suite already exists"
 		continue
 	fi
 	[ -n "${wanted[$suite]:-}" ] || suites+=("$suite")
 	wanted[$suite]+=" $image"
 done
 
-declare -A building=() # suites by the process that builds them
-# An interrupted build leaves neither processes nor a chroot behind.
+declare -A building=() # suites by the ID of the process that builds them
+# After an interrupt, stop the builds and wait until they have removed their chroots.
 trap '[ ${#building[@]} = 0 ] || kill "${!building[@]}" 2>/dev/null || true; wait; exit 130' INT TERM
 
-# finish_one waits for a suite and says what came of it.
+# finish_one waits until the build of a suite has finished, and prints the result.
 finish_one() {
 	local pid status=0
 	wait -n -p pid "${!building[@]}" || status=$?
@@ -201,7 +199,7 @@ finish_one() {
 	unset "building[$pid]"
 	grep '^built ' "$cache/$suite.log" | while read -r line; do say "$line"; done || true
 	if [ $status != 0 ]; then
-		say "warning: not every image of Debian $suite could be built (of:${wanted[$suite]}); the end of $cache/$suite.log:"
+		say "warning: at least one of the images${wanted[$suite]} could not be built from Debian $suite; the end of $cache/$suite.log:"
 		tail -n 15 "$cache/$suite.log" | sed 's/^/    /' >&2
 	fi
 }
@@ -213,7 +211,7 @@ if [ ${#suites[@]} -gt 0 ]; then
 		[ ${#building[@]} -lt "$jobs" ] || finish_one
 		root=$(mktemp -d "$cache/$suite.XXXXXX")
 		chmod 755 "$root"
-		say "building from Debian $suite:${wanted[$suite]} (log: $cache/$suite.log)"
+		say "building the images${wanted[$suite]} from Debian $suite (log: $cache/$suite.log)"
 		# shellcheck disable=SC2086 # a list of names without blanks
 		build_suite "$suite" "$root" ${wanted[$suite]} >"$cache/$suite.log" 2>&1 </dev/null &
 		building[$!]=$suite
@@ -224,10 +222,9 @@ if [ ${#suites[@]} -gt 0 ]; then
 fi
 trap - INT TERM
 
-# unpack copies the programs of a RabbitMQ image to volumes, which the launcher mounts over the same folders.
-# With the storage driver fuse-overlayfs every access to an image's files goes through one more process; from
-# volumes a broker starts in two thirds of the time. The last volume tells that the copies are complete, and
-# of which image they are.
+# unpack copies the programs of a RabbitMQ image to volumes, which the launcher mounts over the same folders. The storage
+# driver fuse-overlayfs uses an additional process for every access to an image's files, and with volumes a broker starts
+# in two thirds of the time. The last volume is created when the copies are complete, and its label is the image's ID.
 unpack() {
 	local image=$1 id volume dir mounts=()
 	id=$(docker image inspect -f '{{.Id}}' "$image")
@@ -237,14 +234,14 @@ unpack() {
 	for dir in erlang rabbitmq; do
 		mounts+=(-v "$volume-$dir:/usr/lib/$dir")
 	done
-	# Docker fills an empty volume with what the image has in that folder.
+	# Docker fills an empty volume with the image's files in that folder.
 	docker run --rm "${mounts[@]}" "$image" true &&
 		docker volume create --label "rabbitdelay.image=$id" "$volume-complete" >/dev/null
 }
 
 if [ "$(docker info -f '{{.Driver}}')" = fuse-overlayfs ]; then
 	for image in $(docker image ls --filter dangling=false --format '{{.Repository}}:{{.Tag}}' rabbitdelay/rabbitmq); do
-		unpack "$image" || say "warning: $image could not be unpacked; its brokers start more slowly"
+		unpack "$image" || say "warning: $image could not be copied to volumes, so its brokers will start more slowly"
 	done
 fi
 
@@ -253,5 +250,5 @@ for image in "$@"; do
 		exit 0
 	fi
 done
-say "no image could be built"
+say "none of the images could be built"
 exit 1

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs MySQL in the foreground, as the user mysql, with the arguments given. At its first start it
-# makes the data directory, and understands two of the variables of the official image:
+# Runs MySQL in the foreground as the user mysql, with the given arguments. At its first start it creates the data
+# directory, and reads two variables of the official image:
 #
-#   MYSQL_ROOT_PASSWORD  of root, who may come from everywhere; letters and digits
-#   MYSQL_DATABASE       a database
+#   MYSQL_ROOT_PASSWORD  the password of root, who may connect from any host; only letters and digits
+#   MYSQL_DATABASE       the name of the database to create
 set -eu
 
 data=/var/lib/mysql
@@ -20,5 +20,5 @@ if ! [ -e "$init" ]; then
 	chown mysql:mysql "$init.new"
 	mv "$init.new" "$init"
 fi
-# The server runs the file before it answers.
+# The server executes the file before it accepts connections.
 exec mysqld --no-defaults --user=mysql --datadir="$data" --socket="$data/socket" --init-file="$init" --secure-file-priv=NULL "$@"

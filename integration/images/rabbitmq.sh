@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs the broker in the foreground, as the user rabbitmq.
+# Runs the broker in the foreground as the user rabbitmq.
 #
-#   RABBITMQ_NODENAME       rabbit@localhost unless given; a cluster gives each container its own
-#   RABBITMQ_ERLANG_COOKIE  the shared secret of a cluster's nodes
+#   RABBITMQ_NODENAME       the node's name, by default rabbit@localhost; each node of a cluster needs a different one
+#   RABBITMQ_ERLANG_COOKIE  the secret that the nodes of a cluster share
 #
-# Lines for rabbitmq.conf go into /etc/rabbitmq/conf.d, plugins into /plugins.
+# Files in /etc/rabbitmq/conf.d extend rabbitmq.conf, and /plugins contains additional plugins.
 set -eu
 
 data=/var/lib/rabbitmq
@@ -12,7 +12,7 @@ mkdir -p "$data/mnesia" /var/log/rabbitmq
 if [ -n "${RABBITMQ_ERLANG_COOKIE:-}" ]; then
 	printf '%s' "$RABBITMQ_ERLANG_COOKIE" >"$data/.erlang.cookie.new"
 	mv -f "$data/.erlang.cookie.new" "$data/.erlang.cookie"
-	# RabbitMQ warns about the variable on every start, and the file is enough.
+	# The file is sufficient, and RabbitMQ warns about the variable at every start.
 	unset RABBITMQ_ERLANG_COOKIE
 fi
 if [ -e "$data/.erlang.cookie" ]; then
@@ -20,7 +20,7 @@ if [ -e "$data/.erlang.cookie" ]; then
 fi
 chown -R rabbitmq:rabbitmq "$data" /var/log/rabbitmq
 
-# Erlang sizes tables by this limit, and some Docker daemons set it to a thousand million.
+# Erlang allocates tables of this size, and some Docker daemons set the limit to a billion.
 limit=$(ulimit -n)
 if [ "$limit" = unlimited ] || [ "$limit" -gt 65536 ]; then
 	ulimit -n 65536

@@ -8,14 +8,14 @@ TEST_TIMEOUT ?= 40m
 # The number of tests in one package that run concurrently. Most of them wait for a broker and not for a processor.
 TEST_PARALLEL ?= 3
 
-# `make test RACE=` tests without the race detector, which needs a C compiler. By default, the race detector sleeps for a
-# second at the end of each package.
+# `make test RACE=` tests without the race detector, which needs a C compiler. By default, the race detector sleeps for
+# a second at the end of each package.
 RACE ?= -race
 export GORACE ?= atexit_sleep_ms=100
 
-# The race detector makes tests up to eight times slower. So make test uses it only for packages whose own goroutines share
-# memory, and make test-all uses it for all packages. The inner packages of SQLite and bcrypt are not instrumented. This is
-# possible because they have no generic code, which would also be linked into other packages.
+# The race detector makes tests up to eight times slower. So make test uses it only for packages whose own goroutines
+# share memory, and make test-all uses it for all packages. The inner packages of SQLite and bcrypt are not
+# instrumented. This is possible because they have no generic code, which would also be linked into other packages.
 WATCH = $(if $(RACE),$(RACE) -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='golang.org/x/crypto/blowfish=-race=false')
 SHARED := (/console/service|/rabbitdelay/internal/(codec|sqldb)|/amqpx(/amqptest|/idempotency|/internal/(declare|flow|header|lasthop|table|wire)|/pgxtx|/schedule|/schedule/internal/(pace|relay|sweep)|/service|/telemetry)?)$$$$
 
@@ -47,8 +47,8 @@ SERVER_SUITES = $(filter-out $(QUICK_SUITES) $(NAMED_SUITES),$(sort $(patsubst i
 # The number of simulation seeds in make test. make test-servers uses the next 200 seeds.
 TEST_SEEDS := 40
 
-# The tests with sqlx, gorm, bun and ent, and the comparison with River and asynq, are separate modules. With -mod=mod they
-# follow changes of this module's dependencies.
+# The tests with sqlx, gorm, bun and ent, and the comparison with River and asynq, are separate modules. With -mod=mod
+# they follow changes of this module's dependencies.
 MODULE := $(PLAIN) GOFLAGS='-trimpath -mod=mod'
 ORM := cd integration/orm && $(MODULE)
 COMPARE := cd integration/compare && $(MODULE)
@@ -254,8 +254,8 @@ vulncheck: ## look for known vulnerabilities in called functions; requires acces
 	fi; \
 	exit $$status
 
-# The file contains the path of a golangci-lint of the pinned version. This is an installed one, or otherwise one that is
-# built from source here, so that it supports this module's Go version.
+# The file contains the path of a golangci-lint of the pinned version. This is an installed one, or otherwise one that
+# is built from source here, so that it supports this module's Go version.
 $(LINT): Makefile
 	@mkdir -p $(CACHE)/bin
 	@for lint in "$$(command -v golangci-lint)" "$$($(GO) env GOPATH)/bin/golangci-lint" "$(CURDIR)/$(CACHE)/bin/golangci-lint"; do \
@@ -282,7 +282,7 @@ SOAK ?= 2h
 CURVES ?= $(CURDIR)/$(CACHE)/soak.svg
 
 .PHONY: soak
-soak: setup ## send at a steady rate without faults, and check that memory and backlogs do not grow (SOAK=2h)
+soak: setup ## send at a steady rate without faults, and check that memory and other values do not grow (SOAK=2h)
 	$(PLAIN) $(GO) test -count=1 -v -timeout 0 -run '^TestSoak$$' ./integration/faults -args -soak $(SOAK) -curves $(CURVES) $(ARGS)
 
 # For `make simulate`: the first seed and the number of seeds. With one seed, the trace is printed.

@@ -113,7 +113,8 @@ test | servers)
 		if can_install && [ -z "$(ls /usr/lib/*/faketime/libfaketimeMT.so.1 2>/dev/null)" ]; then
 			packages="$packages libfaketime"
 		fi
-		# These are clients for other languages. Debian has none for JavaScript, and its client for C# does not support confirms.
+		# These are clients for other languages. Debian has none for JavaScript, and its client for C# does not support
+		# confirms.
 		if can_install; then
 			packages="$packages python3-pika python3-psycopg2 php-cli php-amqplib librabbitmq-client-java default-jdk-headless"
 		fi

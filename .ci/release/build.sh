@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the files of a release from the commit that is checked out, without publishing them:
 #   .ci/release/build.sh 0.1.0 [DIR]    builds in DIR, by default dist
-# Archives and packages are reproducible: the same commit and Go version give the same bytes on every machine. The script
-# needs go, jq, zip and dpkg-deb. It needs no network if Go's modules are in the module cache.
-# With PLATFORMS="linux/amd64 linux/arm64" it builds only for these platforms.
+# Archives and packages are reproducible: the same commit and Go version give the same bytes on every machine. The
+# script needs go, jq, zip and dpkg-deb. It needs no network if Go's modules are in the module cache. With
+# PLATFORMS="linux/amd64 linux/arm64" it builds only for these platforms.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

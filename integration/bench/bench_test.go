@@ -283,8 +283,8 @@ func slow(err error) timer {
 	}
 }
 
-// If a publisher falls behind, the current pass ends and its rate counts as not sustained, but the run continues. The same
-// applies before any message in the measured period is due, and when sends reach their deadlines.
+// If a publisher falls behind, the current pass ends and its rate counts as not sustained, but the run continues. The
+// same applies before any message in the measured period is due, and when sends reach their deadlines.
 func TestFlowThatFallsBehind(t *testing.T) {
 	gone := errors.New("no broker")
 	f := flow{rate: 12_000, delays: span{2 * time.Second, 6 * time.Second}, warm: 6 * time.Second, measure: 15 * time.Second}

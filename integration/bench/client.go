@@ -34,7 +34,7 @@ type client struct {
 	end    func(context.Context) error
 }
 
-// strategyFor returns a strategy for a prefix.
+// strategyFor creates a strategy with the given prefix for its objects.
 type strategyFor func(prefix string) (amqpx.Strategy, error)
 
 func bucket(c dlx.BucketConfig) *client {

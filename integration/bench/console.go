@@ -103,7 +103,7 @@ func (s *site) start(ctx context.Context, brokerURL, databaseURL string) (stop f
 	return stop, nil
 }
 
-// get reads the lines of a page until the page or ctx ends.
+// get reads the lines of a page until the end of the page, or until ctx is done.
 func (s *site) get(ctx context.Context, path string, line func(string)) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/"+path, http.NoBody)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *site) get(ctx context.Context, path string, line func(string)) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("status %d", resp.StatusCode)
+		return fmt.Errorf("GET /%s: status %d", path, resp.StatusCode)
 	}
 	for lines := bufio.NewReaderSize(resp.Body, 1<<16); ; {
 		text, err := lines.ReadString('\n')
@@ -138,7 +138,7 @@ func load(n int, path string) work {
 			if err := t.site.get(ctx, strings.ReplaceAll(path, "{middle}", t.site.middle), func(string) {}); err != nil {
 				return err
 			}
-			if i >= 3 { // the first loads have no connections and no query plans yet
+			if i >= 3 { // the first loads also open connections and create query plans
 				took = append(took, 1000*time.Since(began).Seconds())
 			}
 		}
@@ -178,7 +178,7 @@ func watch(long time.Duration) work {
 		}
 		first.Wait()
 		look := func() (now [5]float64, err error) {
-			var transactions float64 // ended transactions; a statement outside of one counts as its own transaction
+			var transactions float64 // finished transactions; a statement outside of a transaction counts as one
 			err = t.db.QueryRowContext(ctx, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()").Scan(&transactions)
 			return [5]float64{float64(time.Now().UnixMicro()) / 1e6, float64(events.Load()), float64(bytes.Load()) / 1024, processor(t.site.process.Pid), transactions}, err
 		}

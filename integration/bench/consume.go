@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 )
 
-// These handlers have no effects.
+// bare and noEffect return handlers that do nothing.
 
 func bare(*turn) amqpx.Handler {
 	return func(context.Context, *amqpx.Delivery) error { return nil }
@@ -90,7 +90,7 @@ func rawConsume(n int) work {
 					for handled.Add(1) <= int64(n) {
 						d, ok := <-deliveries
 						if !ok {
-							return fmt.Errorf("queue %s: the channel ended before %d messages arrived", t.c.queue, n)
+							return fmt.Errorf("queue %s: the channel was closed before %d messages had arrived", t.c.queue, n)
 						}
 						if err := d.Ack(false); err != nil {
 							return err

@@ -17,7 +17,7 @@ type Options struct {
 	// QueueTypes lists the types of the delay and destination queues. Default quorum and classic. Scenarios that take
 	// long use only the first.
 	QueueTypes []topology.QueueType
-	// Quick makes everything small, in order to check in a few minutes that the benchmark works. The resulting figures
+	// Quick reduces all sizes, to check in a few minutes that the benchmark works. The resulting figures
 	// are meaningless.
 	Quick bool
 	Sizes
@@ -28,7 +28,7 @@ type Options struct {
 	// Progress is called for each group of cases. It returns a function that advances the progress bar by the given
 	// number of repeats, and a function that ends it. Default: no progress.
 	Progress func(what string, total int) (add func(n int), done func())
-	// Log receives lines about what is used and what is skipped. Default: the lines are dropped.
+	// Log receives lines about the servers in use and about skipped cases. Default: the lines are discarded.
 	Log func(line string)
 }
 

@@ -20,10 +20,10 @@ const (
 	batchSize      = 5000    // size of SendBatch batches in cases that do not measure SendBatch itself
 	maxStream      = 200_000 // messages in one SendBatch, to limit the memory
 	sendGoroutines = 64
-	minBody        = 16 // enough for a number and a due time in every body
+	minBody        = 16 // the size of a number and a due time, which are in every body
 )
 
-// body returns a payload that begins with a number, so that all payloads differ.
+// body returns a payload that starts with the given number, so that all payloads differ.
 func body(size, number int) []byte {
 	b := make([]byte, size)
 	binary.BigEndian.PutUint64(b, uint64(number))
@@ -168,7 +168,7 @@ func sameRoutes(delay delayFor) targets {
 	}
 }
 
-// rawly publishes as a careful program does with amqp091-go alone, on a channel in confirm mode.
+// rawly publishes with amqp091-go alone on a channel in confirm mode, as a program does that must not lose messages.
 func rawly(n int, to targets, do func(ctx context.Context, publish rawPublish) error) work {
 	return func(ctx context.Context, t *turn) error {
 		next, err := to(t.c)

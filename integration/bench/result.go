@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/lateness"
 )
 
-// Result is everything that one run measured.
+// Result contains all measurements of one run.
 type Result struct {
 	Started   time.Time   `json:"started"`
 	Seconds   float64     `json:"seconds"`

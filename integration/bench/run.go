@@ -36,7 +36,7 @@ type kase struct {
 	work     work
 }
 
-// work is what a case does in each repeat.
+// work is the function that a case runs in each repeat.
 type work func(ctx context.Context, t *turn) error
 
 // turn is one repeat of a case.
@@ -49,7 +49,7 @@ type turn struct {
 	row    *Case // row of the table that receives the figures
 }
 
-// claim says that a figure of a case, or its ratio to that of a baseline, is at least or at most the bound.
+// claim states that a figure of a case, or its ratio to that of a baseline, is at least or at most the bound.
 type claim struct {
 	ours, metric, over string // over is empty for the figure itself
 	bound              float64
@@ -73,7 +73,7 @@ func leftOut(err error) bool {
 	return errors.Is(err, errLeftOut) || errors.Is(err, broker.ErrNotOurs)
 }
 
-// all runs the chosen scenarios.
+// all runs the selected scenarios.
 func (r *run) all(ctx context.Context) error {
 	for _, one := range scenarios {
 		if !slices.Contains(r.o.Scenarios, one.name) {
@@ -126,8 +126,8 @@ func (r *run) scenario(ctx context.Context, one scenario, s *Scenario) (err erro
 	return nil
 }
 
-// group opens the clients of a group and runs its cases in turns: A B C, B C A, C A B. No case always follows the same
-// other one, which may leave the broker with some work.
+// group opens the clients of a group and runs its cases in turns: A B C, B C A, C A B. In this order, no case always
+// runs after the same other case, which may leave unfinished work in the broker.
 func (r *run) group(ctx context.Context, s *Scenario, g group) (err error) {
 	b, err := r.at(ctx, s, g.on)
 	if err != nil {
@@ -174,7 +174,7 @@ func (r *run) group(ctx context.Context, s *Scenario, g group) (err error) {
 	return Interleave(g.repeats, works, add)
 }
 
-// Interleave calls all functions in each repeat, and begins each repeat with a different one.
+// Interleave calls all functions in each repeat, and starts each repeat with a different one.
 func Interleave(repeats int, all []func() error, advance func(n int)) error {
 	for first := range repeats {
 		for i := range all {

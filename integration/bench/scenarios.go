@@ -34,7 +34,7 @@ func Scenarios() []string {
 	return names
 }
 
-// Help returns a line or two about each scenario.
+// Help describes each scenario in one or two lines.
 func Help() string {
 	var b strings.Builder
 	for _, s := range scenarios {

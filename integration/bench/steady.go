@@ -53,10 +53,10 @@ func steady(f flow, by func(ctx context.Context, t *turn) (timer, error)) work {
 		case err != nil:
 			return err
 		case !o.kept: // the result of an aborted flow does not represent its rate
-			t.s.Notef("%s, %s: the publisher could not keep the rate", t.row.Group, t.row.Name)
+			t.s.Notef("%s, %s: the publisher did not sustain the rate", t.row.Group, t.row.Name)
 			return nil
 		case o.missing > 0:
-			t.s.Notef("%s, %s: %d of %d did not come within a minute, and count as that late", t.row.Group, t.row.Name, o.missing, len(o.late))
+			t.s.Notef("%s, %s: %d of %d messages did not arrive within a minute, and count as one minute late", t.row.Group, t.row.Name, o.missing, len(o.late))
 		}
 		t.row.AddPercentiles("ms late", o.late, 0.5, 0.95, 0.99, 1)
 		return nil
@@ -136,7 +136,7 @@ type arrivals struct {
 	late   []float64 // milliseconds
 }
 
-// asked returns the body of the message with the given number and due time, and counts the message as requested if its
+// asked returns the body for the message with the given number and due time, and counts the message as requested if its
 // due time is in the window.
 func (l *arrivals) asked(size, number int, due time.Time) []byte {
 	content := body(size, number)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Result is what one run of the program has printed, and its exit code.
+// Result is the output and the exit code of one run of the program.
 type Result struct {
 	Code           int
 	Stdout, Stderr string
@@ -27,7 +27,7 @@ func (r Result) String() string {
 // Lines returns the lines of standard output.
 func (r Result) Lines() []string { return strings.Split(strings.TrimSuffix(r.Stdout, "\n"), "\n") }
 
-// grace is how long an interrupted program may take to end before it is killed.
+// grace is how long an interrupted program may take to exit before it is killed.
 const grace = 30 * time.Second
 
 // Command returns a command that runs the program with args. When the context ends, the program is interrupted, as by
@@ -55,7 +55,7 @@ func Run(ctx context.Context, args ...string) Result {
 	if c == nil || c.ProcessState == nil {
 		return Result{-1, "", err.Error()}
 	}
-	// An interrupted program that ends by itself has an exit code, although err is the context's.
+	// If an interrupted program exits by itself, it has an exit code, although err is that of the context.
 	return Result{c.ProcessState.ExitCode(), out.String(), errs.String()}
 }
 

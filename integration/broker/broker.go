@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/guard"
 )
 
-// A Source is where a broker comes from.
+// A Source is a way to find or start a broker.
 type Source string
 
 // The sources, in the order in which they are tried.
@@ -44,7 +44,7 @@ var (
 		" or install the package rabbitmq-server")
 
 	// ErrNotOurs is returned by methods that control a broker if Start did not start that broker.
-	ErrNotOurs = errors.New("the broker at AMQP_URL was not started here and is not controlled from here")
+	ErrNotOurs = errors.New("the broker at AMQP_URL was not started by this process, so it cannot be stopped or controlled")
 )
 
 // Options configures which broker Start finds or starts. The zero value accepts any broker.
@@ -100,7 +100,7 @@ type Options struct {
 	// cookie and the same epmd. Close it before the other node.
 	Beside *Broker
 
-	// Log receives one line that says which broker is used and why. Default: the line is dropped.
+	// Log receives one line that says which broker is used and why. Default: the line is discarded.
 	Log func(line string)
 }
 

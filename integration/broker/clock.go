@@ -64,7 +64,7 @@ func ClockAhead(path string, ahead time.Duration) Preload {
 }
 
 func faketime(path string, settings ...string) Preload {
-	// Keep the monotonic clock real. With wrong timeouts inside the node, a test would prove nothing.
+	// Do not change the monotonic clock, because the node's timeouts must stay correct.
 	return Preload{libraries: []string{path}, env: append(settings, "FAKETIME_DONT_FAKE_MONOTONIC=1")}
 }
 

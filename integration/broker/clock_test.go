@@ -38,7 +38,8 @@ func TestClock(t *testing.T) {
 	ahead(t, b, 2*time.Hour)
 }
 
-// ahead waits until a broker's clock is ahead of the machine's by the given duration, and fails the test after ten reads.
+// ahead waits until a broker's clock is ahead of the machine's by the given duration, and fails the test after ten
+// reads.
 func ahead(t *testing.T, b *Broker, want time.Duration) {
 	t.Helper()
 	for try := 0; ; try++ {

@@ -35,8 +35,8 @@ func LocalImage(ctx context.Context, docker *testcontainers.DockerProvider, rele
 	return Image{}, fmt.Errorf("%w: there is no image %s:%s", ErrNoBroker, localImages, releaseLine)
 }
 
-// programVolumes returns the mounts of the volumes with copies of an image's programs, if `make images` has created them
-// for this image. It does that on machines where an image's own files are slow to read.
+// programVolumes returns the mounts of the volumes with copies of an image's programs, if `make images` has created
+// them for this image. It does that on machines where an image's own files are slow to read.
 func programVolumes(ctx context.Context, docker client.APIClient, i image) []string {
 	if !i.local {
 		return nil

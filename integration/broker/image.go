@@ -134,7 +134,7 @@ type noImageError struct {
 }
 
 func (e *noImageError) Error() string {
-	return fmt.Sprintf("no image of RabbitMQ %s here, and %s cannot be pulled (%v)", cmp.Or(e.version, "at all"), e.pulled, e.err)
+	return fmt.Sprintf("there is no local image of RabbitMQ %s, and %s cannot be pulled (%v)", cmp.Or(e.version, "in any version"), e.pulled, e.err)
 }
 
 // Unwrap returns why the image cannot be pulled.
@@ -152,7 +152,7 @@ func brief(err error) string {
 func pull(ctx context.Context, docker client.APIClient, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, pullEnds)
 	defer cancel()
-	silent := errors.New("the registry does not answer within " + pullBegins.String())
+	silent := errors.New("the registry did not answer within " + pullBegins.String())
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	watchdog := time.AfterFunc(pullBegins, func() { abort(silent) })

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-// envEnding makes the test binary start a broker, print the broker's traces as one line of JSON, and end in the way that
-// the variable names.
+// envEnding makes the test binary start a broker, print the broker's traces as one line of JSON, and end in the way
+// that the variable names.
 const envEnding = "RABBITDELAY_TEST_ENDING"
 
 func TestMain(m *testing.M) {

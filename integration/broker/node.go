@@ -25,7 +25,7 @@ import (
 // to the user rabbitmq and its home directory, which contains the data of the system's broker.
 const debianScripts = "/usr/lib/rabbitmq/bin"
 
-// node is a broker of an installed rabbitmq-server that touches nothing outside its directory. It has its own epmd,
+// node is a broker of an installed rabbitmq-server that uses no files outside its directory. It has its own epmd,
 // because an epmd that a node starts as a daemon would keep running forever.
 type node struct {
 	guard   *guard.Guard
@@ -63,7 +63,7 @@ func scriptsDir() (dir, version string, err error) {
 	}
 	dir = filepath.Dir(script)
 	if _, err := os.Stat(filepath.Join(dir, "rabbitmq-env")); err != nil {
-		return "", "", fmt.Errorf("%s is not RabbitMQ's script: its directory has no rabbitmq-env", script)
+		return "", "", fmt.Errorf("%s is not RabbitMQ's script, because its directory does not contain rabbitmq-env", script)
 	}
 	if parts := installedVersion.FindStringSubmatch(script); parts != nil {
 		version = parts[1]
@@ -80,11 +80,11 @@ func newNode(g *guard.Guard, o Options) (server, addresses, string, error) {
 		return fail(err)
 	}
 	if o.Version != "" && !matches(version, o.Version) {
-		return fail(fmt.Errorf("RabbitMQ %s is wanted, %s is installed", o.Version, version))
+		return fail(fmt.Errorf("got the installed RabbitMQ %s, want %s", version, o.Version))
 	}
 	epmd, err := exec.LookPath("epmd")
 	if err != nil {
-		return fail(errors.New("epmd, which comes with Erlang, is not in the path"))
+		return fail(errors.New("Erlang's program epmd is not in PATH"))
 	}
 	ports, err := loopback.Ports(4)
 	if err != nil {
@@ -214,7 +214,7 @@ func (n *node) start(context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.broker != nil {
-		return errors.New("it is already running")
+		return errors.New("the node is already running")
 	}
 	if n.portIndex == nil && !n.beside {
 		p, err := n.run(nil, n.epmd, "-port", strconv.Itoa(n.ports.epmd), "-address", loopback.Host)
@@ -249,7 +249,7 @@ func (n *node) run(more []string, path string, args ...string) (*guard.Process, 
 	return p, nil
 }
 
-var errNotRunning = errors.New("it is not running")
+var errNotRunning = errors.New("the node is not running")
 
 func (n *node) stop(ctx context.Context) error {
 	n.mu.Lock()

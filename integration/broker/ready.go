@@ -62,7 +62,7 @@ func (e *startError) Error() string {
 func (e *startError) Unwrap() error { return e.err }
 
 // errEnded reports that the broker's process ended before it was ready.
-var errEnded = errors.New("its process ended")
+var errEnded = errors.New("its process exited")
 
 var taken = regexp.MustCompile(`eaddrinuse|EADDRINUSE|address already in use|port is already allocated`)
 

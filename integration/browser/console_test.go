@@ -194,7 +194,8 @@ func (b *tab) changeTasks() {
 	}
 }
 
-// reviveAsTyped checks that a change of the form's fields after the count leads to another count, and not to the change.
+// reviveAsTyped checks that a change of the form's fields after the count leads to another count, and not to the
+// change.
 func (b *tab) reviveAsTyped() {
 	b.t.Helper()
 	s := b.site
@@ -561,8 +562,8 @@ func (s *site) keyboard(t *testing.T) {
 	}
 }
 
-// sizes checks large and small screens, a tablet and a phone. The header must have one line, or two with the links to the
-// pages in the second, no word may be broken, and buttons must be large enough.
+// sizes checks large and small screens, a tablet and a phone. The header must have one line, or two with the links to
+// the pages in the second, no word may be broken, and buttons must be large enough.
 func (s *site) sizes(t *testing.T) {
 	b := s.open(t, "anna")
 	for _, path := range pages {

@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 )
 
-// TestDown stops the broker, and later the database. Pages report this, still show what is available, and recover without
-// a reload.
+// TestDown stops the broker, and later the database. Pages report this, still show what is available, and recover
+// without a reload.
 func TestDown(t *testing.T) {
 	openBrowser(t)
 	b, err := broker.Start(t.Context(), broker.Options{Management: true})

@@ -73,7 +73,8 @@ func TestImages(t *testing.T) {
 	take("console-phone.png", "", "dark", 390, 840)
 }
 
-// live24 creates tasks that are due in the next year, tasks that were done in the last hour, and messages in delay queues.
+// live24 creates tasks that are due in the next year, tasks that were done in the last hour, and messages in delay
+// queues.
 func (s *site) live24(t *testing.T) {
 	now := time.Now()
 	random := rand.New(rand.NewPCG(1, 2))

@@ -26,7 +26,7 @@ import (
 
 // ErrUnavailable is wrapped if this machine cannot run a cluster, because Docker does not answer or the image is
 // missing.
-var ErrUnavailable = errors.New("no cluster can be started here")
+var ErrUnavailable = errors.New("no cluster can be started on this machine")
 
 // Options configures a cluster.
 type Options struct {

@@ -66,7 +66,7 @@ func (c *Cluster) Resume(ctx context.Context, i int) error {
 // Leave isolates a node from the other nodes. Clients can still reach it.
 func (c *Cluster) Leave(ctx context.Context, i int) error {
 	_, err := c.docker.NetworkDisconnect(ctx, c.network, client.NetworkDisconnectOptions{Container: c.nodes[i].container})
-	return explain(i, "cut off", err)
+	return explain(i, "isolate", err)
 }
 
 // Join undoes Leave.
@@ -98,7 +98,7 @@ func (c *Cluster) filter(ctx context.Context, i int, change string) error {
 	}
 	at := looked.Container.NetworkSettings.Networks[c.network]
 	if at == nil {
-		return errors.New("it has left")
+		return errors.New("it is isolated from the others")
 	}
 	out, err := exec.CommandContext(ctx, "nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", looked.Container.State.Pid),
 		"iptables", "--wait", change, "OUTPUT", "--destination", netip.PrefixFrom(at.IPAddress, at.IPPrefixLen).String(), "--jump", "DROP",
@@ -119,7 +119,7 @@ func (c *Cluster) Ctl(ctx context.Context, i int, args ...string) (string, error
 	if err == nil && code != 0 {
 		err = fmt.Errorf("exit status %d: %s", code, strings.TrimSpace(string(out)))
 	}
-	return string(out), explain(i, "rabbitmqctl "+strings.Join(args, " "), err)
+	return string(out), explain(i, "rabbitmqctl "+strings.Join(args, " ")+" on", err)
 }
 
 // Leader returns the node that leads a quorum queue, as reported by the node from.

@@ -143,7 +143,7 @@ func (c *Nodes) each(ctx context.Context, i int, expression string) error {
 // Ctl runs rabbitmqctl on a node and returns what it printed.
 func (c *Nodes) Ctl(ctx context.Context, i int, args ...string) (string, error) {
 	out, err := c.nodes[i].Ctl(ctx, args...)
-	return out, explain(i, "ask", err)
+	return out, explain(i, "run rabbitmqctl on", err)
 }
 
 // Leader returns the node that leads a quorum queue, as reported by the node from.

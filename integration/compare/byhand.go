@@ -11,9 +11,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// ttlQueues delays messages as many programs do without a library: with one queue for each delay in whole seconds, whose
-// messages expire and are dead-lettered to the queue of the tasks. Delays are rounded up to seconds. The queues have the
-// safety of rabbitdelay's, so that both cost the broker the same per queue.
+// ttlQueues delays messages as many programs do without a library: with one queue for each delay in whole seconds,
+// whose messages expire and are dead-lettered to the queue of the tasks. Delays are rounded up to seconds. The queues
+// have the safety of rabbitdelay's, so that both cost the broker the same per queue.
 type ttlQueues struct {
 	queue string
 	names map[int64]string // declared queues by seconds

@@ -58,7 +58,7 @@ const (
 	workers   = 100 // handlers that run at the same time
 )
 
-var errNoBatches = errors.New("it has no batches")
+var errNoBatches = errors.New("the contender has no batches")
 
 // contender is a tool that executes tasks later, or one way to use that tool.
 type contender struct {

@@ -59,7 +59,7 @@ func (l *ledger) handle(ctx context.Context, payload []byte, in execer) error {
 	return nil
 }
 
-// counts returns how many tasks were stored, and how many of them were not handled yet.
+// counts returns how many tasks were stored, and how many of them have not been handled.
 func (l *ledger) counts() (stored, missing int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

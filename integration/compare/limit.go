@@ -16,14 +16,14 @@ type limit struct {
 	quota func(microseconds int) error
 }
 
-// period is the time in which a quota may be used up, in microseconds. It is Linux's default.
+// period is the time in microseconds to which a quota applies. It is Linux's default.
 const period = 100_000
 
 // limited puts this process and the servers into a control group, which at first has no limit.
 func (e *env) limited(ctx context.Context) (*limit, error) {
 	l, err := newLimit(fmt.Sprintf("rabbitdelay-compare-%d", os.Getpid()))
 	if err != nil {
-		return nil, fmt.Errorf("processors can be limited only by root on Linux: %w", err)
+		return nil, fmt.Errorf("limiting processors requires root on Linux: %w", err)
 	}
 	all, err := readProcesses()
 	if err != nil {

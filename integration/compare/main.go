@@ -35,8 +35,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		fmt.Fprintln(stderr)
 		flags.PrintDefaults()
 	}
-	quick := flags.Bool("quick", false, "make everything small, to check that it works; the figures mean nothing")
-	dir := flags.String("report", "", "folder with the results of each workload, to which this run adds its own")
+	quick := flags.Bool("quick", false, "reduce all sizes, to check that everything works; the figures are meaningless")
+	dir := flags.String("report", "", "folder with the latest result of each workload, to which this run adds its results")
 	var given sizes
 	flags.IntVar(&given.Repeats, "repeats", 0, "repeats of steady, instant and schedule (default 3)")
 	flags.IntVar(&given.Rate, "rate", 0, "tasks per second of steady and pools (default 400)")

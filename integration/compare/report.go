@@ -84,7 +84,7 @@ var layouts = map[string][]struct {
 	},
 }
 
-// table is a table with headings in the first row and names in the first column.
+// grid is a table with headings in the first row and names in the first column.
 type grid [][]string
 
 // tables returns the tables of a workload.
@@ -326,7 +326,7 @@ func (r report) publish(dir string) error {
 	if err := r.write(&tables, true); err != nil {
 		return err
 	}
-	// The sources are available if the program runs through go run, as in make compare.
+	// The sources are available if the program was started with go run, as in make compare.
 	if t, err := jobsTable(); err == nil {
 		fmt.Fprintln(&tables)
 		if err := t.write(&tables, true); err != nil {

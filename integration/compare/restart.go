@@ -25,7 +25,7 @@ func restarting(ctx context.Context, r *run) error {
 		for _, how := range []string{"restarted", "killed"} {
 			err := r.outage(ctx, s, how)
 			if errors.Is(err, broker.ErrNotOurs) || errors.Is(err, database.ErrNotOurs) {
-				r.result.Scenario.Notef("%s was given by the environment and is not %s", s, how)
+				r.result.Scenario.Notef("%s is a server from the environment, so it is not %s", s, how)
 				continue
 			}
 			if err != nil {

@@ -92,7 +92,7 @@ func (r *riverJobs) run(ctx context.Context, h handler) error {
 	if err != nil {
 		return err
 	}
-	working := context.WithoutCancel(ctx) // a context that ends would stop the jobs that are running
+	working := context.WithoutCancel(ctx) // a cancelled context would stop the running jobs
 	if err := client.Start(working); err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func workloads() []workload {
 			repeats: func(sizes) int { return 1 }, contenders: contenders, all: restarting,
 		},
 		{
-			name: "backlog", about: "memory and disk that a waiting task takes",
+			name: "backlog", about: "memory and disk space of a waiting task",
 			title:   func(s sizes) string { return fmt.Sprintf("%d tasks waiting", s.Pending) },
 			repeats: func(sizes) int { return 1 }, contenders: contenders, work: backlog,
 		},

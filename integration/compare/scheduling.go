@@ -24,7 +24,7 @@ func scheduling(ctx context.Context, r *run, c contender, row *bench.Case) error
 		var number atomic.Int64
 		next := func() task { return task{number.Add(1), time.Now().Add(later.at(rand.Float64()))} }
 		single := func(ctx context.Context) (int, error) { return 1, s.schedule(ctx, next()) }
-		// The login of a connection for each goroutine is not measured.
+		// Open the connections of all goroutines before the measurement.
 		if _, err := rate(ctx, r.sizes.scheduling, writers, single); err != nil {
 			return err
 		}

@@ -95,7 +95,8 @@ func start(ctx context.Context, log func(line string)) (_ *env, err error) {
 	return e, all.Wait()
 }
 
-// pluginLine returns the newest release line of RabbitMQ that has a file of the plugin, or the reason why there is none.
+// pluginLine returns the newest release line of RabbitMQ that has a file of the plugin, or the reason why there is
+// none.
 func pluginLine(ctx context.Context) (line, reason string) {
 	lines, err := broker.Versions(ctx)
 	if err != nil {
@@ -106,7 +107,7 @@ func pluginLine(ctx context.Context) (line, reason string) {
 			return line, ""
 		}
 	}
-	return "", "the cache folder has no file of the plugin for RabbitMQ " + strings.Join(lines, " or ")
+	return "", "the cache folder contains no plugin file for RabbitMQ " + strings.Join(lines, " or ")
 }
 
 func (e *env) close() error {
@@ -241,7 +242,7 @@ func redisInfo(ctx context.Context, c *redis.Client, section, field string) (str
 			return value, nil
 		}
 	}
-	return "", fmt.Errorf("INFO %s has no %s", section, field)
+	return "", fmt.Errorf("INFO %s contains no %s", section, field)
 }
 
 func redisNumber(ctx context.Context, c *redis.Client, section, field string) (float64, error) {

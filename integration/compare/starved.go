@@ -25,7 +25,8 @@ func starvable() []contender {
 	return all
 }
 
-// starved is the same as steady at a lower rate, while a contender and its servers share a limited number of processors.
+// starved is the same as steady at a lower rate, while a contender and its servers share a limited number of
+// processors.
 func starved(ctx context.Context, r *run, c contender, row *bench.Case) error {
 	if r.without[limits] != "" {
 		return nil

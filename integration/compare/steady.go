@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
-// steady measures the lateness of tasks that are scheduled one by one at a steady rate, and the processor time that they
-// take from the first to the last.
+// steady measures the lateness of tasks that are scheduled one by one at a steady rate, and the processor time that
+// they take from the first to the last.
 func steady(ctx context.Context, r *run, c contender, row *bench.Case) error {
 	return r.with(ctx, c, func(s system) error {
 		l := newLedger()
@@ -29,7 +29,7 @@ func steady(ctx context.Context, r *run, c contender, row *bench.Case) error {
 				return err
 			}
 			if !kept {
-				r.result.Scenario.Notef("%s could not keep the rate", c.name)
+				r.result.Scenario.Notef("%s did not sustain the rate", c.name)
 			}
 			missing, err := l.wait(ctx, r.sizes.patience)
 			if err != nil {
@@ -76,8 +76,8 @@ func spent(row *bench.Case, before, after map[server]float64, n int) {
 // unmeasured is the first number of tasks that are not measured. It is above those that are.
 const unmeasured = 1 << 40
 
-// rehearse schedules tasks, waits until they have been handled, and forgets them. Otherwise what happens only once, such
-// as the login of 64 connections and the first use of a statement on each of them, would be part of what is measured.
+// rehearse schedules tasks, waits until they have been handled, and removes them from the ledger. Otherwise the
+// measurement would include one-time work, such as the login of 64 connections and the first use of each statement.
 func (r *run) rehearse(ctx context.Context, s system, l *ledger) error {
 	short := *r
 	short.sizes.Seconds, short.sizes.delays = r.sizes.rehearsal, span{500 * time.Millisecond, time.Second}

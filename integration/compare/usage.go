@@ -27,7 +27,7 @@ type process struct {
 func readProcesses() (processes, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil || len(files) == 0 {
-		return nil, errors.Join(errors.New("/proc has no processes"), err)
+		return nil, errors.Join(errors.New("/proc contains no processes"), err)
 	}
 	all := processes{}
 	for _, file := range files {
@@ -99,7 +99,7 @@ func (e *env) root(ctx context.Context, all processes, s server) (int, error) {
 			return root, nil
 		}
 	}
-	return 0, fmt.Errorf("process %d is not that of %s", root, s)
+	return 0, fmt.Errorf("process %d is not a process of %s", root, s)
 }
 
 // client is the name of this process in usage.

@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// fates returns scripts about messages that are requeued or dead-lettered, or that are published with headers that only a
-// broker should write.
+// fates returns scripts about messages that are requeued or dead-lettered, or that are published with headers that only
+// a broker should write.
 func fates() []likenessCase {
 	cases := []likenessCase{
 		{"values", likeValues},

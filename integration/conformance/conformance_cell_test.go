@@ -368,8 +368,8 @@ func take[T any](t *testing.T, from <-chan T, n int, what string) []T {
 	return got
 }
 
-// nothing checks that no message was routed to the queue. It publishes a message itself, before which every such message
-// would arrive.
+// nothing checks that no message was routed to the queue. It publishes a message itself, before which every such
+// message would arrive.
 func (c *cell) nothing(t *testing.T, queue string, from <-chan arrival) {
 	t.Helper()
 	fence := rand.Text()

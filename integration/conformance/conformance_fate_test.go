@@ -131,7 +131,8 @@ func (c *cell) awaitConsumer(t *testing.T, queue string) {
 	}
 }
 
-// A received message is sent several times with all its headers through the same delay queue, and always arrives. Before
+// A received message is sent several times with all its headers through the same delay queue, and always arrives.
+// Before
 // 4.0.1, a broker drops a message that returns to a queue with the x-death header that it received there.
 func caseSentAgain(t *testing.T, c *cell) {
 	for _, dest := range []struct {

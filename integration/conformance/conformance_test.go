@@ -28,11 +28,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// foreignTypes has the queue types of other systems' layouts. The names of their queues do not contain the type, so each
-// layout is tested with one type only.
+// foreignTypes has the queue types of other systems' layouts. The names of their queues do not contain the type, so
+// each layout is tested with one type only.
 var foreignTypes = map[string]topology.QueueType{dlx.LayoutNServiceBus: topology.Quorum, dlx.LayoutCelery: topology.Classic}
 
-// cellsAtOnce is the number of cells that run concurrently on one broker. Their cases mostly wait, all at the same time.
+// cellsAtOnce is the number of cells that run concurrently on one broker. Their cases mostly wait, all at the same
+// time.
 const cellsAtOnce = 2
 
 // target is a broker on which cells run.
@@ -42,8 +43,9 @@ type target struct {
 	shared bool                                                              // whether the broker outlives the suite
 }
 
-// TestConformance runs the same cases in every cell of the matrix of strategies, queue types and brokers. Cells that are
-// not available are skipped with the reason. Without any broker, the test fails after it has run the cells in memory.
+// TestConformance runs the same cases in every cell of the matrix of strategies, queue types and brokers. Cells that
+// are not available are skipped with the reason. Without any broker, the test fails after it has run the cells in
+// memory.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	skip := os.Getenv(servers.EnvSkip) == "1"
@@ -166,8 +168,8 @@ func runCells(t *testing.T, board *scoreboard, run func(*testing.T, place), rows
 	cells.Wait()
 }
 
-// patientBroker gives a busy broker more time for a channel operation. By default, it closes the whole connection, which
-// all cases of a cell share, after 15 s (error 541).
+// patientBroker gives a busy broker more time for a channel operation. By default, it closes the whole connection,
+// which all cases of a cell share, after 15 s (error 541).
 const patientBroker = "[{rabbit, [{channel_operation_timeout, 120000}]}]."
 
 // startLine starts a broker of a release line, with the plugin if it is available. It tries even if the line is not

@@ -50,8 +50,8 @@ var conformanceCases = []conformanceCase{
 	{name: "effect once", run: caseEffectOnce},
 }
 
-// delays returns n delays from 1 s to 3 s that the cell's strategy accepts. If it accepts any delay, they are random with
-// a precision of nanoseconds, and the same in each run.
+// delays returns n delays from 1 s to 3 s that the cell's strategy accepts. If it accepts any delay, they are random
+// with a precision of nanoseconds, and the same in each run.
 func (c *cell) delays(n int) []time.Duration {
 	rnd := rand.New(rand.NewPCG(27, uint64(n)))
 	all := make([]time.Duration, n)
@@ -156,8 +156,8 @@ func casePlainConsumer(t *testing.T, c *cell) {
 }
 
 // hops returns the possible numbers of hops of a message that was sent within took. The delay counts from the call of
-// Send. If Send had to declare the destination first, it uses a route for the remaining delay, which can have more hops.
-// For example, in the clock layout, 2 s takes one hop and 1.6 s takes two.
+// Send. If Send had to declare the destination first, it uses a route for the remaining delay, which can have more
+// hops. For example, in the clock layout, 2 s takes one hop and 1.6 s takes two.
 func (c *cell) hops(t *testing.T, queue string, delay, took time.Duration) []int {
 	t.Helper()
 	asked, err := c.client.Strategy().Route(topology.Destination{Queue: queue}, delay, 0)
@@ -310,8 +310,8 @@ func caseOrderOverHops(t *testing.T, c *cell) {
 	inOrder(t, take(t, c.plain(t, q), n, "deliveries"))
 }
 
-// A message with a long delay does not block a message with a shorter delay that is sent later, even if both pass through
-// the same delay queue.
+// A message with a long delay does not block a message with a shorter delay that is sent later, even if both pass
+// through the same delay queue.
 func caseLongBeforeShort(t *testing.T, c *cell) {
 	q := c.queue("mixed")
 	sent := []time.Duration{time.Hour, 3 * time.Second, 2 * time.Second, time.Second}

@@ -281,8 +281,8 @@ func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 	l.sentBack(t, v, due)
 }
 
-// clockOffsets has the ids of the messages that arrive too early, and the clock offset in milliseconds in their headers.
-// rabbitdelay does not write negative offsets, but they are tested because some AMQP clients misread them.
+// clockOffsets has the ids of the messages that arrive too early, and the clock offset in milliseconds in their
+// headers. rabbitdelay does not write negative offsets, but they are tested because some AMQP clients misread them.
 var clockOffsets = map[string]int64{"early": 250, "early-behind": -250}
 
 // tooEarly publishes messages to a queue hours before they are due, as a policy could cause, and returns the due time.
@@ -366,8 +366,8 @@ func (l language) buried(t *testing.T, v *suite.Vhost, queue string) {
 	}
 }
 
-// A held message that is redelivered to a new Python consumer is handled when it is due, and not a whole lead later. The
-// consumer replaces it with a copy before the queue's delivery limit would drop it.
+// A held message that is redelivered to a new Python consumer is handled when it is due, and not a whole lead later.
+// The consumer replaces it with a copy before the queue's delivery limit would drop it.
 func TestPythonAcceptsReturnedMessages(t *testing.T) {
 	l := languages[slices.IndexFunc(languages, func(l language) bool { return l.name == "python" })]
 	l.installed(t)

@@ -1,6 +1,7 @@
-// Package database starts private PostgreSQL, MariaDB, MySQL and Redis servers for tests, and PgBouncer before a
-// PostgreSQL server. It runs the installed programs in a temporary directory and on a free port of 127.0.0.1. MySQL can also run in a container. A server does
-// not outlive the process, whether the process returns, is interrupted, panics or is killed.
+// Package database starts private PostgreSQL, MariaDB, MySQL and Redis servers for tests, and PgBouncer in front of a
+// PostgreSQL server. It runs the installed programs in a temporary directory and on a free port of 127.0.0.1. MySQL can
+// also run in a container. A server does not outlive the process, whether the process returns, is interrupted, panics
+// or is killed.
 package database
 
 import (
@@ -41,7 +42,7 @@ var (
 	ErrNotInstalled = errors.New("the server is not installed")
 
 	// ErrNotOurs is returned by methods that control a server if Start did not start that server.
-	ErrNotOurs = errors.New("the server was given by the environment and is not controlled from here")
+	ErrNotOurs = errors.New("the server is one from the environment and was not started by this process, so it cannot be stopped or controlled")
 )
 
 // Options configures how a server is started.

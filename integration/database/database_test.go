@@ -25,7 +25,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-// envKind makes the test binary start a server of the given kind, print its directory and address, and wait to be killed.
+// envKind makes the test binary start a server of the given kind, print its directory and address, and wait to be
+// killed.
 const envKind = "RABBITDELAY_TEST_KIND"
 
 func TestMain(m *testing.M) {
@@ -217,8 +218,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// With its default persistence, Redis keeps its data if it is stopped, and loses changes since its last snapshot if it is
-// killed.
+// With its default persistence, Redis keeps its data if it is stopped, and loses changes since its last snapshot if it
+// is killed.
 func TestSnapshots(t *testing.T) {
 	skipIfAsked(t)
 	s, err := Start(t.Context(), Redis, Options{Snapshots: true})

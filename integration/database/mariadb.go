@@ -87,7 +87,7 @@ func (mariaDB) ready(ctx context.Context, i instance) error {
 	}
 	const protocol = 10
 	if greeting[4] != protocol {
-		return errors.New("the server refuses connections")
+		return errors.New("the server sends an error instead of a greeting")
 	}
 	return nil
 }

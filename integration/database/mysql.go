@@ -24,7 +24,7 @@ func findMySQL(ctx context.Context) (engine, error) {
 		if versionErr == nil && !strings.Contains(string(out), "MariaDB") {
 			return mySQL{mariaDB{server: path}}, nil
 		}
-		err = fmt.Errorf("%w: %s is not MySQL's but MariaDB's", ErrNotInstalled, path)
+		err = fmt.Errorf("%w: %s belongs to MariaDB and not to MySQL", ErrNotInstalled, path)
 	}
 	image, imageErr := mySQLImage(ctx)
 	if imageErr == nil {
@@ -61,13 +61,13 @@ func mySQLImage(ctx context.Context) (string, error) {
 	for _, repository := range mySQLImages {
 		out, err := docker(ctx, "image", "ls", "--quiet", "--no-trunc", repository)
 		if err != nil {
-			return "", fmt.Errorf("%w: and no image of it: %w", ErrNotInstalled, err)
+			return "", fmt.Errorf("%w, and neither is an image: %w", ErrNotInstalled, err)
 		}
 		if id, _, _ := strings.Cut(out, "\n"); id != "" {
 			return id, nil
 		}
 	}
-	return "", fmt.Errorf("%w: there is no image of it either; `make images` builds %s", ErrNotInstalled, mySQLImages[0])
+	return "", fmt.Errorf("%w, and there is no image of it; `make images` builds %s", ErrNotInstalled, mySQLImages[0])
 }
 
 // mySQLContainer is the engine for a MySQL server in a container. Its process on this machine is the docker command
@@ -88,7 +88,7 @@ func (mySQLContainer) prepare(_ context.Context, s *Server) error {
 }
 
 func (c mySQLContainer) command(i instance) []string {
-	// A killed container may not have ended yet. At the first start there is no container.
+	// A killed container may still be running. At the first start there is no container.
 	if _, err := docker(context.Background(), "wait", i.container); err == nil {
 		return dockerCommand("start", "--attach", i.container)
 	}
@@ -102,7 +102,7 @@ func (mySQLContainer) url(i instance) string { return mySQLURL("root", i) }
 func (mySQLContainer) account() string { return "" }
 
 // stopping stops the container itself. It does not rely on the attached command to forward a signal, because that
-// command may end before the container does.
+// command may exit before the container stops.
 func (mySQLContainer) stopping(ctx context.Context, i instance) error {
 	_, err := docker(ctx, "stop", "-t", "60", i.container)
 	return err

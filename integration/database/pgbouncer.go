@@ -33,9 +33,9 @@ type Pooling struct {
 	Size int // number of connections to each database of the server
 }
 
-// StartPgBouncer starts a private PgBouncer before all databases of a PostgreSQL server, with the server's user and
-// password. Only the host of its URL differs from the server's. The error wraps ErrNotInstalled if the program is not
-// installed. Call Close when you no longer need it.
+// StartPgBouncer starts a private PgBouncer in front of all databases of a PostgreSQL server, with the server's user
+// and password. Only the host of its URL differs from the server's. The error wraps ErrNotInstalled if the program is
+// not installed. Call Close when you no longer need it.
 func StartPgBouncer(ctx context.Context, server *Server, p Pooling) (*Server, error) {
 	program, err := lookProgram("pgbouncer", "pgbouncer")
 	if err != nil {
@@ -85,7 +85,7 @@ func (b pgBouncer) command(i instance) []string {
 	}
 }
 
-// ready asks for TLS, to which PgBouncer answers before a login.
+// ready requests TLS, because PgBouncer answers this before a login.
 func (pgBouncer) ready(ctx context.Context, i instance) error {
 	conn, err := dial(ctx, i.port)
 	if err != nil {
@@ -100,7 +100,7 @@ func (pgBouncer) ready(ctx context.Context, i instance) error {
 		return err
 	}
 	if answer[0] != 'N' {
-		return fmt.Errorf("the server answers %q, not N for no TLS", answer)
+		return fmt.Errorf("the server answered %q, want N for no TLS", answer)
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ func (s *Server) launch(ctx context.Context, ticker *time.Ticker) error {
 		}
 		select {
 		case <-p.Ended():
-			err = fmt.Errorf("the server ended; the end of its log:\n%s", s.Log())
+			err = fmt.Errorf("the server exited; the end of its log:\n%s", s.Log())
 			return errors.Join(err, s.kill())
 		case <-ctx.Done():
 			err = fmt.Errorf("the server did not start: %w; the last attempt: %w; the end of its log:\n%s", ctx.Err(), err, s.Log())
@@ -151,7 +151,7 @@ func (s *Server) launch(ctx context.Context, ticker *time.Ticker) error {
 
 // run starts a program under the guard, in the server's account. It writes the program's output to the server's log.
 func (s *Server) run(command ...string) (*guard.Process, error) {
-	// Overwrite the log at each run, because only the last one is ever needed.
+	// Overwrite the log at each run, because only the last one is needed.
 	output, err := os.Create(s.logFile())
 	if err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func (s *Server) run(command ...string) (*guard.Process, error) {
 	return p, nil
 }
 
-// finish runs a program and waits for it to end.
+// finish runs a program and waits until it exits.
 func (s *Server) finish(ctx context.Context, command ...string) error {
 	p, err := s.run(command...)
 	if err != nil {
@@ -216,5 +216,5 @@ func lookProgram(program, debianPackage string) (string, error) {
 }
 
 func missing(program, debianPackage string) error {
-	return fmt.Errorf("%w: there is no %s; install the package %s (`make setup` does)", ErrNotInstalled, program, debianPackage)
+	return fmt.Errorf("%w: the program %s does not exist; install the package %s (`make setup` does)", ErrNotInstalled, program, debianPackage)
 }

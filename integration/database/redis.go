@@ -64,7 +64,7 @@ func (redis) ready(ctx context.Context, i instance) error {
 			return err
 		}
 		if got != want {
-			return fmt.Errorf("the server answers %q, not %q", got, want)
+			return fmt.Errorf("the server answered %q, want %q", got, want)
 		}
 	}
 	return nil

@@ -143,8 +143,8 @@ func TestLedgerFindsViolations(t *testing.T) {
 	}
 }
 
-// The fates of posts change them only before they are due, so that no change is too late, and twenty posts have every kind
-// of change.
+// The fates of posts change them only before they are due, so that no change is too late, and twenty posts have every
+// kind of change.
 func TestFates(t *testing.T) {
 	for number, fate := range fates {
 		due, last := 1.0, 0.0

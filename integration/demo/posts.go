@@ -20,7 +20,7 @@ import (
 type posts struct {
 	*stage
 	queue                          string
-	scheduled, rolledBack, tooLate atomic.Int64 // posts; tooLate counts changes that came too late
+	scheduled, rolledBack, tooLate atomic.Int64 // posts; tooLate counts changes of posts that were already published
 	stale, cancelled, repeated     atomic.Int64 // count messages without effect
 	arrived, published             lateness.Record
 }
@@ -46,7 +46,7 @@ var fates = [20][]change{
 	3:  {{0.3, (*posts).move, 0.6}}, // moved to an earlier time
 	4:  {{0.4, (*posts).move, 0.7}},
 	5:  {{0.3, (*posts).move, 1.5}, {0.5, (*posts).move, 0.8}}, // moved to a later time and back
-	6:  {{0.5, (*posts).move, 1.5}, {1.1, (*posts).cancel, 0}}, // cancelled after the first message has arrived
+	6:  {{0.5, (*posts).move, 1.5}, {1.1, (*posts).cancel, 0}}, // moved, and cancelled after the first message has arrived
 	7:  {{0.2, (*posts).cancel, 0}},
 	8:  {{0.4, (*posts).cancel, 0}},
 	9:  {{0.6, (*posts).cancel, 0}},

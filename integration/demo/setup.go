@@ -1,6 +1,6 @@
-// Package demo runs two stories with the SDK, on a real broker and a real database. orders.go and posts.go have the
-// code that an application would have. setup.go prepares the broker, the database and the console. ledger.go compares
-// the actions in the stories with their results.
+// Package demo runs two stories with the SDK, on a real broker and a real database. orders.go and posts.go contain code
+// like that of an application. setup.go prepares the broker, the database and the console. ledger.go compares the
+// actions in the stories with their results.
 package demo
 
 import (
@@ -165,7 +165,7 @@ func (s *stage) makeSchema(ctx context.Context, u config.URL) (config.URL, error
 		inside.Path = schema
 	}
 	if err := s.exec(ctx, server, "CREATE SCHEMA "+schema); err != nil {
-		return "", fmt.Errorf("the demo needs a schema of its own: %w", err)
+		return "", fmt.Errorf("creating a separate schema for the demo: %w", err)
 	}
 	s.later(func(ctx context.Context) error { return s.exec(ctx, server, "DROP SCHEMA "+schema+cascade) })
 	return config.URL(inside.String()), nil
@@ -331,7 +331,7 @@ func (s *stage) openConsole(ctx context.Context) error {
 	for deadline := time.Now().Add(30 * time.Second); !answers(ctx, at); {
 		select {
 		case <-ended:
-			return fmt.Errorf("rabbitdelay serve ended: %s", strings.TrimSpace(output.String()))
+			return fmt.Errorf("rabbitdelay serve exited: %s", strings.TrimSpace(output.String()))
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(50 * time.Millisecond):

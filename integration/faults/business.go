@@ -147,7 +147,7 @@ func (b *business) effects(ctx context.Context) ([]Effect, error) {
 	}
 	// Only fewer rows than the tally is an error. Rows are read after the tally, and consumers may be writing.
 	if len(list) < total {
-		return nil, fmt.Errorf("%d effects, but a count of %d: transactions were partly committed", len(list), total)
+		return nil, fmt.Errorf("got %d effects, want at least %d as in the tally; some transactions were committed only partly", len(list), total)
 	}
 	return list, nil
 }
@@ -182,7 +182,7 @@ func (b *business) conflict(ctx context.Context, hold time.Duration) error {
 	for ctx.Err() == nil {
 		tx, err := b.db.BeginTx(ctx, nil)
 		if err != nil {
-			continue // the time is up, or another fault has taken the database down
+			continue // the time is over, or another fault has stopped the database
 		}
 		for slot := tallySlots - 1; slot >= 0; slot-- {
 			if _, err = tx.ExecContext(ctx, fmt.Sprintf("UPDATE tally SET n = n + 0 WHERE slot = %d", slot)); err != nil {

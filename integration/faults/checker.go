@@ -92,7 +92,7 @@ func Check(sent []Sent, effects []Effect, seen []Seen) Verdict {
 	for _, s := range sent {
 		if _, again := known[s.ID]; again {
 			// The checks below could not distinguish two calls with the same ID.
-			v.brokef(Phantom, &v.Phantom, s.ID, "the workload used the id twice")
+			v.brokef(Phantom, &v.Phantom, s.ID, "the workload used the id twice, want unique ids")
 		}
 		known[s.ID] = s
 		v.count(s, byID[s.ID])
@@ -126,7 +126,7 @@ func (v *Verdict) count(s Sent, at []time.Time) {
 	case NotSent:
 		v.NotSent++
 		if len(at) > 0 {
-			v.brokef(Phantom, &v.Phantom, s.ID, "reported as not sent at %s, and has an effect at %s", clock(s.Ended), clock(at[0]))
+			v.brokef(Phantom, &v.Phantom, s.ID, "reported as not sent at %s, but it has an effect at %s", clock(s.Ended), clock(at[0]))
 		}
 	}
 	if len(at) > 1 {
@@ -136,7 +136,7 @@ func (v *Verdict) count(s Sent, at []time.Time) {
 		late := t.Sub(s.Due)
 		v.Lateness = append(v.Lateness, late)
 		if late < 0 {
-			v.brokef(Early, &v.Early, s.ID, "its effect came %v before it was due at %s", -late, clock(s.Due))
+			v.brokef(Early, &v.Early, s.ID, "its effect was %v before the due time %s", -late, clock(s.Due))
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (v *Verdict) deliveries(known map[string]Sent, seen []Seen) {
 			due = s.Due
 		}
 		if d.At.Before(due) {
-			v.brokef(Early, &v.Early, d.ID, "its handler ran %v before it was due at %s (attempt %d)", due.Sub(d.At), clock(due), d.Attempt)
+			v.brokef(Early, &v.Early, d.ID, "its handler ran %v before the due time %s (attempt %d)", due.Sub(d.At), clock(due), d.Attempt)
 		}
 	}
 }

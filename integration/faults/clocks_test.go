@@ -226,8 +226,8 @@ func (c *clocks) waiting() (n int) {
 	return n
 }
 
-// No handler receives a message before it is due, no matter which clock is wrong. A consumer's clock is an hour ahead or
-// behind, or a broker's clock is set two hours ahead while messages wait. In the latter case, the consumer sends the
+// No handler receives a message before it is due, no matter which clock is wrong. A consumer's clock is an hour ahead
+// or behind, or a broker's clock is set two hours ahead while messages wait. In the latter case, the consumer sends the
 // messages back for the rest of their delay.
 func TestClocks(t *testing.T) {
 	t.Parallel()

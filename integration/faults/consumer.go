@@ -115,8 +115,8 @@ func consume(cfg consumerConfig) error {
 	tasks := func() error { return nil }
 	if cfg.Tasks {
 		tasks = consume(taskQueue, schedule.Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
-			// The fence has passed. A message that was sent before its task was rescheduled does not count as a handler
-			// run.
+			// schedule.Handler has checked the version. A message that was sent before its task was rescheduled does not count
+			// as a handler run.
 			if err := c.note(d); err != nil {
 				return err
 			}
@@ -183,7 +183,7 @@ func open(ctx context.Context, conf amqpx.Config) (*amqpx.Client, error) {
 	}
 }
 
-// obey executes orders until standard input ends, which happens when the parent process ends.
+// obey executes orders until the end of standard input, which the exit of the parent process closes.
 func (c *consumer) obey(stop func()) {
 	defer stop()
 	lines := bufio.NewScanner(os.Stdin)

@@ -75,7 +75,7 @@ func (cs *consumers) start(p *process) error {
 	}
 	defer output.Close()
 	cmd.Stdout, cmd.Stderr = output, output
-	// When this process ends, the pipe closes, and the consumer ends too.
+	// When this process exits, the pipe closes, and then the consumer exits too.
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
 		return err

@@ -153,8 +153,8 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// filled is a broker. Pause fills its disk, and Resume frees the space and restarts the broker. The restart is necessary
-// because on a full disk, RabbitMQ 4.3 stops, and in earlier versions some queues stop delivering.
+// filled is a broker. Pause fills its disk, and Resume frees the space and restarts the broker. The restart is
+// necessary because on a full disk, RabbitMQ 4.3 stops, and in earlier versions some queues stop delivering.
 type filled struct {
 	faults.Brokers
 	disk *disk

@@ -49,9 +49,9 @@ var (
 )
 
 // earlySeed is the seed of a sequence that starts with the most important faults, for short runs. Within half a minute,
-// a consumer is killed between its commit and its acknowledgement, a consumer requeues its messages, connections are cut
-// before an acknowledgement and before a confirm, and the broker, or the leader of a delay queue, is killed while the
-// answer to a commit is lost.
+// a consumer is killed between its commit and its acknowledgement, a consumer requeues its messages, connections are
+// cut before an acknowledgement and before a confirm, and the broker, or the leader of a delay queue, is killed while
+// the answer to a commit is lost.
 const earlySeed = 2054
 
 func TestMain(m *testing.M) {
@@ -155,8 +155,8 @@ func started[C faults.Brokers](t *testing.T, c C, err error) C {
 	return c
 }
 
-// mustBeSafe reports whether the design promises that no message is lost, which requires quorum queues with at-least-once
-// dead-lettering.
+// mustBeSafe reports whether the design promises that no message is lost, which requires quorum queues with
+// at-least-once dead-lettering.
 func mustBeSafe(s faults.Strategy) bool { return s.QueueType == topology.Quorum && s.Name != "plugin" }
 
 func run(t *testing.T, cfg faults.Config) *faults.Report {
@@ -198,9 +198,9 @@ func promised(t *testing.T, r *faults.Report) {
 	}
 }
 
-// TestFaults runs the workload under all faults, one after the other and mixed, on one node and on a cluster. It fails if
-// a promise is broken with quorum queues, and only shows the verdict for other combinations. `make faults` runs it for
-// longer.
+// TestFaults runs the workload under all faults, one after the other and mixed, on one node and on a cluster. It fails
+// if a promise is broken with quorum queues, and only shows the verdict for other combinations. `make faults` runs it
+// for longer.
 func TestFaults(t *testing.T) {
 	skipIfAsked(t)
 	var reports []*faults.Report

@@ -23,8 +23,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The layout or the strategy is changed in a rolling update: first the old version of a service runs, then both versions
-// run, and then only the new one. No message is lost, early or duplicated, and at the end the old layout can be retired.
+// The layout or the strategy is changed in a rolling update: first the old version of a service runs, then both
+// versions run, and then only the new one. No message is lost, early or duplicated, and at the end the old layout can
+// be retired.
 func TestLayoutsChange(t *testing.T) {
 	skipIfAsked(t)
 	const native = "strategy: native, previous: [{layout: clock}]"
@@ -194,8 +195,8 @@ func (s *service) send(delay time.Duration) {
 	s.l.sent = append(s.l.sent, m)
 }
 
-// effect fails at the first attempt of every fourth message. The retry uses the strategy of the service that handled the
-// message, which is not always the one that sent it.
+// effect fails at the first attempt of every fourth message. The retry uses the strategy of the service that handled
+// the message, which is not always the one that sent it.
 func (l *rolling) effect(_ context.Context, d *amqpx.Delivery) error {
 	if d.Attempt == 1 && d.ID[len(d.ID)-1]%4 == 0 {
 		return errors.New("not yet")

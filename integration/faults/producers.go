@@ -98,7 +98,7 @@ func (p *producers) send(n int) {
 		default:
 			entries[i].Outcome = NotSent
 			if !errors.Is(one, amqpx.ErrNotSent) {
-				p.fail(fmt.Errorf("an error that belongs to neither class: %w", one))
+				p.fail(fmt.Errorf("got an error that is neither ErrNotSent nor ErrOutcomeUnknown: %w", one))
 			}
 		}
 		p.ledger.Record(entries[i])

@@ -18,7 +18,7 @@ func (r *run) onChannel(f func(ch func() (*amqp.Channel, error)) error) error {
 	for _, url := range r.cfg.Brokers.URLs() {
 		conn, err := amqp.Dial(url)
 		if err != nil {
-			errs = append(errs, errors.New("a node cannot be reached"))
+			errs = append(errs, errors.New("a node does not accept connections"))
 			continue
 		}
 		err = f(conn.Channel)

@@ -68,7 +68,7 @@ func (g *Guard) tell(verb, what string) error {
 		return ErrDismissed
 	}
 	if _, err := io.WriteString(g.pipe, verb+" "+what+"\n"); err != nil {
-		return fmt.Errorf("guard: the guard process is gone: %w", err)
+		return fmt.Errorf("guard: the guard process has exited: %w", err)
 	}
 	return nil
 }

@@ -1,8 +1,8 @@
 # Reads one command per line until the pipe closes, and then removes everything that the commands have named.
 trap '' HUP INT QUIT TERM
 
-# started prints the start time of a process, which distinguishes it from a later process with the same ID. Without /proc it
-# prints nothing.
+# started prints the start time of a process, which distinguishes it from a later process with the same ID. Without
+# /proc it prints nothing.
 started() {
 	IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || return 0
 	set -- ${stat##*) }

@@ -218,8 +218,8 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// After a process has exited and its ID was released, the ID may soon belong to another process. The guard therefore sends
-// no signals to released IDs, and releases the ID of a group's leader last.
+// After a process has exited and its ID was released, the ID may soon belong to another process. The guard therefore
+// sends no signals to released IDs, and releases the ID of a group's leader last.
 func TestSignalsReachNoOtherProcess(t *testing.T) {
 	if _, err := os.Stat("/proc/self"); err != nil {
 		t.Skip("skipped: without /proc, the owner of a process id cannot be checked")

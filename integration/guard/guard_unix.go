@@ -16,8 +16,8 @@ import (
 //go:embed guard.sh
 var script string
 
-// gate delays a started program until the guard knows it. It waits for a line and then executes the program, or ends if
-// the pipe closes before that.
+// gate delays a started program until the guard knows it. It waits for a line and then executes the program, or exits
+// if the pipe closes before that.
 const gate = `IFS= read -r go && [ "$go" = go ] && exec "$@" </dev/null`
 
 // New starts a guard process.

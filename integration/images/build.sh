@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the local images for the integration tests from Debian's packages, for machines that cannot pull from a container
-# registry. Each Debian suite contains one RabbitMQ release line. Only sid contains MySQL, and bookworm's Celery does not
-# support native delayed delivery:
+# Builds the local images for the integration tests from Debian's packages, for machines that cannot pull from a
+# container registry. Each Debian suite contains one RabbitMQ release line. Only sid contains MySQL, and bookworm's
+# Celery does not support native delayed delivery:
 #
 #   bookworm -> rabbitdelay/rabbitmq:3.10
 #   trixie   -> rabbitdelay/rabbitmq:4.0
@@ -42,8 +42,8 @@ product_of() {
 
 say() { printf 'images: %s\n' "$*" >&2; }
 
-# built reports whether an image exists. It searches by the Debian suite and not by the tag, because the tag is the version
-# that the image contains, and the version in sid changes.
+# built reports whether an image exists. It searches by the Debian suite and not by the tag, because the tag is the
+# version that the image contains, and the version in sid changes.
 built() {
 	[ -n "$(docker image ls -q --filter "label=rabbitdelay.suite=$(suite_of "$1")" "rabbitdelay/$(product_of "$1")")" ]
 }
@@ -72,8 +72,8 @@ remove_root() {
 	rm -rf --one-file-system "$root"
 }
 
-# build_suite builds the images of one Debian suite. It runs in a separate process whose output is a log, which contains a
-# line "built ..." for each image.
+# build_suite builds the images of one Debian suite. It runs in a separate process whose output is a log, which contains
+# a line "built ..." for each image.
 build_suite() {
 	local suite=$1 root=$2
 	shift 2
@@ -222,9 +222,10 @@ if [ ${#suites[@]} -gt 0 ]; then
 fi
 trap - INT TERM
 
-# unpack copies the programs of a RabbitMQ image to volumes, which the launcher mounts over the same folders. The storage
-# driver fuse-overlayfs uses an additional process for every access to an image's files, and with volumes a broker starts
-# in two thirds of the time. The last volume is created when the copies are complete, and its label is the image's ID.
+# unpack copies the programs of a RabbitMQ image to volumes, which the launcher mounts over the same folders. The
+# storage driver fuse-overlayfs uses an additional process for every access to an image's files, and with volumes a
+# broker starts in two thirds of the time. The last volume is created when the copies are complete, and its label is the
+# image's ID.
 unpack() {
 	local image=$1 id volume dir mounts=()
 	id=$(docker image inspect -f '{{.Id}}' "$image")

@@ -282,8 +282,8 @@ func (l *stateLog) saw(s amqpx.State) bool {
 	return false
 }
 
-// During a memory alarm, publishers are blocked. The state StateBlocked is reported, and a send fails at its deadline with
-// an error that gives the reason. Consuming continues, and after the alarm a send succeeds.
+// During a memory alarm, publishers are blocked. The state StateBlocked is reported, and a send fails at its deadline
+// with an error that gives the reason. Consuming continues, and after the alarm a send succeeds.
 func TestBlockedBroker(t *testing.T) {
 	b := broker.Shared(t, broker.Options{})
 	if b.Source() == broker.Environment {

@@ -23,8 +23,8 @@ import (
 // quickRetry is a retry policy for tests.
 var quickRetry = topology.Retry{MaxAttempts: 3, Backoff: 100 * time.Millisecond, MaxBackoff: 200 * time.Millisecond}
 
-// When a consumer stops, running handlers finish and acknowledge their messages. Messages without a running handler stay
-// in the queue.
+// When a consumer stops, running handlers finish and acknowledge their messages. Messages without a running handler
+// stay in the queue.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})

@@ -83,8 +83,8 @@ func TestOverrunsAreAttempts(t *testing.T) {
 	})
 }
 
-// If several handlers exceed the timeout, each run uses up one of their messages' attempts. Other messages that are being
-// handled may be redelivered, but do not use up an attempt.
+// If several handlers exceed the timeout, each run uses up one of their messages' attempts. Other messages that are
+// being handled may be redelivered, but do not use up an attempt.
 func TestOverrunsTogether(t *testing.T) {
 	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		if !plan.ParseVersion(v.Broker.Version()).AtLeast(4, 3, 0) {

@@ -15,8 +15,8 @@ import (
 
 // Many clients start at the same time on an empty virtual host. One of them declares the layout, and all become ready.
 // A client that starts later creates no bindings, which would take long on a broker with the network latency of another
-// data centre. Neither does a client that is not allowed to declare. The test starts only 25 clients because it also runs
-// with the race detector.
+// data centre. Neither does a client that is not allowed to declare. The test starts only 25 clients because it also
+// runs with the race detector.
 func TestReadyAtOnce(t *testing.T) {
 	t.Parallel()
 	const clients = 25

@@ -35,9 +35,9 @@ func readyIn(t *testing.T, v *suite.Vhost) func(queue string) int {
 	}
 }
 
-// However many times a queue is searched, the messages that stay are not dropped by a delivery limit, including one that
-// a policy sets. If the broker can keep the order of the messages, they stay in order. Without the management API the
-// limit is unknown, so Requeue does nothing that might count against it.
+// However many times a queue is searched, the messages that stay are not dropped by a delivery limit, including one
+// that a policy sets. If the broker can keep the order of the messages, they stay in order. Without the management API
+// the limit is unknown, so Requeue does nothing that might count against it.
 func TestRequeueLeavesTheRest(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -98,8 +98,8 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 	})
 }
 
-// If the consumer rejects every message immediately, a run of Requeue sends each dead letter only once. Two operators who
-// requeue at the same time share the messages.
+// If the consumer rejects every message immediately, a run of Requeue sends each dead letter only once. Two operators
+// who requeue at the same time share the messages.
 func TestRequeueOfARejectedCard(t *testing.T) {
 	t.Parallel()
 	const n = 60

@@ -35,9 +35,9 @@ func (w *sendWatcher) sent(_ context.Context, e amqpx.SendEnd) {
 	}
 }
 
-// If a user is not allowed to write to one of the delay queues, messages for that queue fail permanently with ErrNotSent.
-// All other messages are sent on the existing connection. Once a message for their queue has been confirmed, they are
-// sent at the first attempt.
+// If a user is not allowed to write to one of the delay queues, messages for that queue fail permanently with
+// ErrNotSent. All other messages are sent on the existing connection. Once a message for their queue has been
+// confirmed, they are sent at the first attempt.
 func TestRefusedAccessIsFinalAndIsolated(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, refusedAccess)

@@ -116,20 +116,20 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 			}
 			// Reads, and scheduling an ID that already exists, must leave the transaction usable.
 			if err := tasks.Schedule(t.Context(), ex, task); !errors.Is(err, schedule.ErrExists) {
-				return fmt.Errorf("error is %w, expected ErrExists", err)
+				return fmt.Errorf("scheduling an existing ID: got error %w, want schedule.ErrExists", err)
 			}
 			if got, err := tasks.Get(t.Context(), ex, id); err != nil || !bytes.Equal(got.Body, body) || got.Headers["k"] != "it's ?" {
-				return fmt.Errorf("got %+v, %w", got, err)
+				return fmt.Errorf("Get in the transaction: got %+v and error %w, want the scheduled task", got, err)
 			}
 			return end
 		})
 	}
 	must(t, place("kept", nil))
 	if err := place("undone", errUndo); !errors.Is(err, errUndo) {
-		t.Fatalf("error is %v, want errUndo", err)
+		t.Fatalf("rolling back: got error %v, want errUndo", err)
 	}
 	if _, err := tasks.Get(t.Context(), schedule.NoTx, "undone"); !errors.Is(err, schedule.ErrNotFound) {
-		t.Errorf("reading the task of a rolled-back transaction: got %v, want schedule.ErrNotFound", err)
+		t.Errorf("reading the task of a rolled-back transaction: got error %v, want schedule.ErrNotFound", err)
 	}
 	// The batch needs two statements. The second one fails, and then neither may take effect.
 	batch := make([]schedule.Task, 501)
@@ -138,10 +138,10 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 	}
 	must(t, tasks.Schedule(t.Context(), schedule.NoTx, batch[500]))
 	if err := tasks.ScheduleBatch(t.Context(), lib.Many(), batch); !errors.Is(err, schedule.ErrExists) {
-		t.Errorf("error is %v, want ErrExists", err)
+		t.Errorf("scheduling a batch with an existing ID: got error %v, want schedule.ErrExists", err)
 	}
 	if _, err := tasks.Get(t.Context(), schedule.NoTx, "b0"); !errors.Is(err, schedule.ErrNotFound) {
-		t.Errorf("reading a task of a failed batch: got %v, want schedule.ErrNotFound", err)
+		t.Errorf("reading a task of a failed batch: got error %v, want schedule.ErrNotFound", err)
 	}
 
 	fail := true
@@ -158,11 +158,11 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 	}
 	delivery := &amqpx.Delivery{ID: "kept", Queue: "orders.expire", Version: 1, Attempt: 1, DueAt: due}
 	if err := handle(t.Context(), delivery); !errors.Is(err, errUndo) || status() != "unpaid" {
-		t.Errorf("a failing handler: got error %v and an order that is %s, want errUndo and unpaid", err, status())
+		t.Errorf("after a failing handler: got error %v and the order status %s, want errUndo and unpaid", err, status())
 	}
 	fail = false
 	must(t, handle(t.Context(), delivery))
 	if got, err := tasks.Get(t.Context(), schedule.NoTx, "kept"); err != nil || got.Status != schedule.StatusDone || status() != "expired" {
-		t.Errorf(`the task is %s, the order %s (%v), want no error, schedule.StatusDone and "expired"`, got.Status, status(), err)
+		t.Errorf(`after the handler: got the task status %s, the order status %s and error %v, want done, expired and nil`, got.Status, status(), err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// comparison is what make compare measured. Each row has the name of a contender and the cells of its row in a table.
+// comparison contains the results of make compare. Each row has a contender's name and the cells of its row in a table.
 type comparison struct {
 	Recorded  string     `json:"recorded"`
 	Versions  string     `json:"versions"`

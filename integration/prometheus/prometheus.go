@@ -100,9 +100,9 @@ func (s *Server) run(ctx context.Context, command ...string) error {
 		}
 		select {
 		case <-s.process.Ended():
-			return errors.New("it ended")
+			return errors.New("the server exited")
 		case <-ctx.Done():
-			return fmt.Errorf("it did not start: %w", err)
+			return fmt.Errorf("the server did not start: %w", err)
 		case <-ticker.C:
 		}
 	}
@@ -136,7 +136,7 @@ func (s *Server) get(ctx context.Context, path string) (*http.Response, error) {
 	answer, err := s.client.Do(req)
 	if err == nil && answer.StatusCode != http.StatusOK {
 		_ = answer.Body.Close()
-		return nil, fmt.Errorf("it answers %s", answer.Status)
+		return nil, fmt.Errorf("GET %s: status %s", path, answer.Status)
 	}
 	return answer, err
 }

@@ -14,8 +14,8 @@ type server struct{ closed *atomic.Int64 }
 
 func (s server) Close() error { s.closed.Add(1); return nil }
 
-// All callers receive the same server for a key, even if they ask for it concurrently. If the server fails to start, all
-// of them receive the error, and the server is not closed.
+// All callers receive the same server for a key, even if they ask for it concurrently. If the server fails to start,
+// all of them receive the error, and the server is not closed.
 func TestShared(t *testing.T) {
 	t.Setenv(servers.EnvSkip, "")
 	var all servers.Shared[string, server]

@@ -18,9 +18,9 @@ import (
 // `make simulate-defects` sets this flag.
 var plant = flag.String("plant", "", "pattern of the names of the defects to plant; empty for none")
 
-// defectsDir contains a patch for each defect. To add a defect, make the mistake, write it to a file in this folder with
-// `git diff >NAME.patch`, and undo it. If no seed can find the mistake because it is smaller than the model's tolerance,
-// the first line of its patch must be "Test: PACKAGE NAME" with the test that finds it.
+// defectsDir contains a patch for each defect. To add a defect, make the mistake, write it to a file in this folder
+// with `git diff >NAME.patch`, and undo it. If no seed can find the mistake because it is smaller than the model's
+// tolerance, the first line of its patch must be "Test: PACKAGE NAME" with the test that finds it.
 const defectsDir = "testdata/defects"
 
 // defects returns the paths of all patches.
@@ -36,8 +36,8 @@ func defects(t *testing.T) []string {
 // nameOf returns the name of the defect in a patch.
 func nameOf(patch string) string { return strings.TrimSuffix(filepath.Base(patch), ".patch") }
 
-// TestPatches reports patches that do not apply to the code. It builds and runs nothing, so it is part of every test run,
-// and a change to the code of a defect fails here and not only in the nightly TestDefects.
+// TestPatches reports patches that do not apply to the code. It builds and runs nothing, so it is part of every test
+// run, and a change to the code of a defect fails here and not only in the nightly TestDefects.
 func TestPatches(t *testing.T) {
 	var rotten []string
 	patches := defects(t)
@@ -60,7 +60,8 @@ Delete the patch if the mistake is impossible in the current code.`, len(rotten)
 }
 
 // TestDefects plants each defect in a copy of the source and logs after how many seeds the simulation finds it. Patches
-// are applied with git, so they still apply after changes to the surrounding code. TestPatches reports those that do not.
+// are applied with git, so they still apply after changes to the surrounding code. TestPatches reports those that do
+// not.
 func TestDefects(t *testing.T) {
 	if *plant == "" {
 		t.Skip("skipped: run make simulate-defects")

@@ -28,8 +28,8 @@ type state struct {
 // effect is the prefix of the name of an event for a handler's effect.
 const effect = "effect in"
 
-// slack is the number of milliseconds by which a handler may be early according to docs/guarantees-details.md. It is the
-// possible error of a clock comparison plus the millisecond to which times are rounded.
+// slack is the number of milliseconds by which a handler may be early according to docs/guarantees-details.md. It is
+// the possible error of a clock comparison plus the millisecond to which times are rounded.
 const slack = 20 + 1
 
 // after returns the possible states of a task after an event, or none if the event is impossible in the state s.
@@ -232,7 +232,8 @@ func (w *world) readEffects() error {
 	return found.Err()
 }
 
-// runsOf returns the runs of an item's handlers in a queue, or in all queues if it is empty, in the order of their start.
+// runsOf returns the runs of an item's handlers in a queue, or in all queues if it is empty, in the order of their
+// start.
 func (w *world) runsOf(id, queue string) (list []*run) {
 	for _, call := range slices.Sorted(maps.Keys(w.runs)) {
 		if r := w.runs[call]; r.id == id && (queue == "" || r.queue == queue) {
@@ -318,8 +319,8 @@ func (w *world) checkExpiry(i item, row schedule.TaskRow) {
 	}
 }
 
-// checkLeases checks that no two handlers work on a leased task at the same time, and that no operation changes the task
-// while a handler works on it.
+// checkLeases checks that no two handlers work on a leased task at the same time, and that no operation changes the
+// task while a handler works on it.
 func (w *world) checkLeases(i item) {
 	runs := w.runsOf(i.ID, leaseQueue)
 	for n, a := range runs {
@@ -339,8 +340,8 @@ func (w *world) checkLeases(i item) {
 	}
 }
 
-// paused reports whether a task's destination was paused at the given time and had been paused for longer than it takes to
-// recall messages.
+// paused reports whether a task's destination was paused at the given time and had been paused for longer than it takes
+// to recall messages.
 func (w *world) paused(i item, at time.Time) bool {
 	var since *event
 	for _, g := range w.gates {
@@ -375,8 +376,8 @@ func (w *world) checkWaits(id string) {
 	}
 }
 
-// mayDoubt reports whether a relay may consider a task's message lost although there was no fault. That is possible if no
-// consumer receives messages from an exchange, if slow transactions keep a failure from being recorded, if starting
+// mayDoubt reports whether a relay may consider a task's message lost although there was no fault. That is possible if
+// no consumer receives messages from an exchange, if slow transactions keep a failure from being recorded, if starting
 // consumers hold late messages for a lead, and if clocks differ by more than Grace.
 func (w *world) mayDoubt(i item) bool {
 	return w.sc.apart() > 2*time.Minute ||
@@ -566,7 +567,8 @@ func (w *world) slack() int64 {
 	return slack
 }
 
-// held reports whether a message is held by its consumer until the given due time, provided that there are enough slots.
+// held reports whether a message is held by its consumer until the given due time, provided that there are enough
+// slots.
 func (w *world) held(due time.Time, made time.Duration) bool {
 	slow := 0
 	for _, i := range w.sc.Items {

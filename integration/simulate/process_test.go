@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// process is a simulated process of the system. It has a client and a store, and runs a relay, consumers or both. A killed
-// process is replaced by a new one.
+// process is a simulated process of the system. It has a client and a store, and runs a relay, consumers or both. A
+// killed process is replaced by a new one.
 type process struct {
 	w               *world
 	name            string

@@ -208,8 +208,8 @@ func draw(seed uint64) *scenario {
 	return sc
 }
 
-// drawClocks makes clocks wrong, always or for a while, in every fourth scenario. With the native strategy, all clocks are
-// right, because a connection measures the difference between the clocks only once.
+// drawClocks makes clocks wrong, always or for a while, in every fourth scenario. With the native strategy, all clocks
+// are right, because a connection measures the difference between the clocks only once.
 func (sc *scenario) drawClocks(r *rand.Rand) {
 	if sc.Strategy == "native" || r.IntN(4) > 0 {
 		return
@@ -228,8 +228,8 @@ func (sc *scenario) drawClocks(r *rand.Rand) {
 }
 
 // drawReturns makes consumers return the messages that they hold, in every third scenario with a lead. Some consumers
-// return them a few times, and some more often than RabbitMQ 4 allows. The consumers have few slots, so their prefetch has
-// to grow.
+// return them a few times, and some more often than RabbitMQ 4 allows. The consumers have few slots, so their prefetch
+// has to grow.
 func (sc *scenario) drawReturns(r *rand.Rand) {
 	if sc.Lead == 0 || r.IntN(3) > 0 {
 		return
@@ -254,9 +254,9 @@ func (sc *scenario) drawReturns(r *rand.Rand) {
 	}
 }
 
-// drawOverdue stops all consumers up to three times, in every other scenario with a long lead. During the stops, messages
-// with delays shorter than their lead are sent and become due. Half of the stops are longer than the 10 minutes for which
-// a client remembers the broker's clock, so that it has to ask again.
+// drawOverdue stops all consumers up to three times, in every other scenario with a long lead. During the stops,
+// messages with delays shorter than their lead are sent and become due. Half of the stops are longer than the 10
+// minutes for which a client remembers the broker's clock, so that it has to ask again.
 func (sc *scenario) drawOverdue(r *rand.Rand) {
 	if sc.Lead < 10*time.Second || r.IntN(2) > 0 {
 		return
@@ -283,9 +283,9 @@ func (sc *scenario) overdue(r *rand.Rand, stop step) step {
 	return s
 }
 
-// away returns the index of the step that stops all consumers while a message becomes due. alone is true if no other step
-// affects the consumers until a minute after that stop: no other stop, no returned messages, and no fault later than 5
-// minutes before it.
+// away returns the index of the step that stops all consumers while a message becomes due. alone is true if no other
+// step affects the consumers until a minute after that stop: no other stop, no returned messages, and no fault later
+// than 5 minutes before it.
 func (sc *scenario) away(i item) (stop int, alone bool) {
 	stop = slices.IndexFunc(sc.Steps, func(s step) bool {
 		return s.What == "stop consumers" && s.N > 0 && s.At <= i.made && i.due <= s.At+s.For
@@ -335,8 +335,8 @@ func (sc *scenario) ranges() (low, high []time.Duration) {
 	return low, high
 }
 
-// agree reports whether the clocks of all consumers agree with the database's. In that case, no other clock makes a task
-// late.
+// agree reports whether the clocks of all consumers agree with the database's. In that case, no other clock makes a
+// task late.
 func (sc *scenario) agree() bool {
 	low, high := sc.ranges()
 	for n := range sc.Clocks {
@@ -360,16 +360,16 @@ func (sc *scenario) processes() int {
 	return 3
 }
 
-// mayDie reports whether the item's own mayDie is true, or faults can use up its attempts. An unavailable database uses up
-// the attempts of handlers that need it, and so do a broker that refuses the permission to send, and anything that
+// mayDie reports whether the item's own mayDie is true, or faults can use up its attempts. An unavailable database uses
+// up the attempts of handlers that need it, and so do a broker that refuses the permission to send, and anything that
 // prevents the renewal of a lease.
 func (sc *scenario) mayDie(i item) bool {
 	needsDB := i.Dest != plainQueue // at least one queue of each exchange needs it
 	return i.mayDie() || needsDB && sc.has("db fails", "db hangs", "commits break") || i.Task && sc.has("deny") || i.Dest == leaseQueue && sc.slow()
 }
 
-// slow reports whether handlers' transactions may block the database for longer than a lease, or for longer than a handler
-// waits to record a failure.
+// slow reports whether handlers' transactions may block the database for longer than a lease, or for longer than a
+// handler waits to record a failure.
 func (sc *scenario) slow() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(sc.Items)), func(x item) bool {
 		return x.Slow > 0 && x.Dest != plainQueue && x.Dest != leaseQueue

@@ -29,14 +29,14 @@ const childEnv = "RABBITDELAY_SIMULATE_CHILD"
 // other seeds.
 const chunk = 20
 
-// The model explains the history of every scenario. Each core has a child process, which runs its goroutines on one thread
-// (GOMAXPROCS=1).
+// The model explains the history of every scenario. Each core has a child process, which runs its goroutines on one
+// thread (GOMAXPROCS=1).
 //
 // A seed determines the scenario: what each process does at which time, and what fails. All waits are in virtual time,
 // which passes only while every goroutine waits, so the seed also determines the order of events at different times. It
-// does not determine the order of goroutines that are ready at the same time, the choice between ready cases of a select
-// statement, the iteration over maps, or the jitter of back-offs. A failure that depends on those may need several runs to
-// occur again.
+// does not determine the order of goroutines that are ready at the same time, the choice between ready cases of a
+// select statement, the iteration over maps, or the jitter of back-offs. A failure that depends on those may need
+// several runs to occur again.
 func TestSeeds(t *testing.T) {
 	if os.Getenv(childEnv) != "" {
 		for seed := *from; seed < *from+*seeds; seed++ {
@@ -102,8 +102,8 @@ func runChild(t *testing.T, first, n uint64) {
 	}
 }
 
-// traceEnv is the environment variable with the number of seeds that the parent process runs. If it is 1, the child prints
-// the trace.
+// traceEnv is the environment variable with the number of seeds that the parent process runs. If it is 1, the child
+// prints the trace.
 const traceEnv = "RABBITDELAY_SIMULATE_SEEDS"
 
 // runSeed runs the scenario for a seed, and shrinks it if it fails.

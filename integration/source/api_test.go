@@ -94,8 +94,8 @@ func publicPackages(t *testing.T) (dirs []string) {
 	return dirs
 }
 
-// moduleTypes has the types of this module's packages. The types of other modules are not loaded. That is not necessary,
-// because they are not internal, and their names are in the source.
+// moduleTypes has the types of this module's packages. The types of other modules are not loaded. That is not
+// necessary, because they are not internal, and their names are in the source.
 type moduleTypes struct {
 	fset  *token.FileSet
 	pkgs  map[string]*types.Package

@@ -62,8 +62,8 @@ func kustomize(t *testing.T, folder string) map[string]built {
 	}
 }
 
-// A second deployment with another image and other settings prepares the broker again, because the finished job has been
-// deleted, and updates the relay, because the ConfigMap has another name.
+// A second deployment with another image and other settings prepares the broker again, because the finished job has
+// been deleted, and updates the relay, because the ConfigMap has another name.
 func TestKustomize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: kustomize takes minutes to compile")

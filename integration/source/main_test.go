@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-// TestMain runs the tests in the root of the module. It uses the absolute path, because with a relative path, go test would
-// not notice changed files below it and would repeat a cached result.
+// TestMain runs the tests in the root of the module. It uses the absolute path, because with a relative path, go test
+// would not notice changed files below it and would repeat a cached result.
 func TestMain(m *testing.M) {
 	root, err := filepath.Abs("../..")
 	if err == nil {

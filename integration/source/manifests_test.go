@@ -30,8 +30,8 @@ type containerOfPod struct {
 	Resources   struct{ Limits map[string]any }
 }
 
-// The pods in the manifests have no Kubernetes token, and rabbitdelay's containers run without privileges and with a memory
-// limit.
+// The pods in the manifests have no Kubernetes token, and rabbitdelay's containers run without privileges and with a
+// memory limit.
 func TestManifestsOfPods(t *testing.T) {
 	f, err := os.Open("docs/kubernetes/rabbitdelay.yaml")
 	if err != nil {

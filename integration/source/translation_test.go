@@ -36,8 +36,8 @@ func TestTranslations(t *testing.T) {
 	}
 }
 
-// codeOf returns the code blocks in a document without their comments. It omits blocks marked as text, because they contain
-// sentences, which are translated.
+// codeOf returns the code blocks in a document without their comments. It omits blocks marked as text, because they
+// contain sentences, which are translated.
 func codeOf(text string) string {
 	code := slices.DeleteFunc(fences.FindAllString(text, -1), func(fence string) bool { return strings.HasPrefix(fence, "```text") })
 	return comments.ReplaceAllString(strings.Join(code, "\n"), "")

@@ -21,18 +21,18 @@ func (r Ran) Last(t *testing.T, keys ...string) map[string]any {
 	dec := json.NewDecoder(strings.NewReader(line))
 	var m map[string]any
 	if err := dec.Decode(&m); err != nil || dec.More() {
-		t.Fatalf("the last line %q is not one JSON object: %v\n%s", line, err, r)
+		t.Fatalf("got the last line %q (error %v), want one JSON object\n%s", line, err, r)
 	}
 	at := 0
 	for _, k := range keys {
 		next := strings.Index(line, `"`+k+`":`)
 		if next < at {
-			t.Fatalf("the last line %s does not have the keys %v in this order", line, keys)
+			t.Fatalf("got the last line %s, want the keys %v in this order", line, keys)
 		}
 		at = next
 	}
 	if len(m) != len(keys) {
-		t.Fatalf("the last line %s has keys other than %v", line, keys)
+		t.Fatalf("got the last line %s, want no keys other than %v", line, keys)
 	}
 	return m
 }

@@ -56,7 +56,7 @@ func NewQueue(t testing.TB) string {
 	t.Cleanup(func() {
 		conn, err := amqp.Dial(url)
 		if err != nil {
-			t.Errorf("cleaning up: %v", err)
+			t.Errorf("deleting the queue: %v", err)
 			return
 		}
 		defer func() { _ = conn.Close() }()
@@ -70,8 +70,7 @@ func NewQueue(t testing.TB) string {
 	return name
 }
 
-// Consume runs a consumer until the test ends, and fails the test if the
-// consumer ends with an error.
+// Consume runs a consumer until the end of the test, and fails the test if the consumer returns an error.
 func Consume(t testing.TB, c *amqpx.Client, queue string, h amqpx.Handler, opts ...amqpx.ConsumeOption) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -111,7 +110,7 @@ func RawGet(t testing.TB, queue string) amqp.Delivery {
 	t.Helper()
 	ch := RawChannel(t)
 	var d amqp.Delivery
-	Eventually(t, "a message in "+queue, func() bool {
+	Eventually(t, "there is a message in "+queue, func() bool {
 		got, ok, err := ch.Get(queue, true)
 		if err != nil {
 			t.Fatal(err)

@@ -8,11 +8,11 @@ import (
 // Gathers waits until a queue and the parked queue together hold the given number of messages.
 func Gathers(t *testing.T, v *Vhost, queue string, want int) {
 	t.Helper()
-	Eventually(t, fmt.Sprintf("%d messages in %s", want, queue), func() bool {
+	Eventually(t, fmt.Sprintf("%s and the parked queue contain %d messages", queue, want), func() bool {
 		return MessagesIn(t, v, queue)+MessagesIn(t, v, "delay.parked") >= want
 	})
 	if got := MessagesIn(t, v, queue); got != want {
-		t.Errorf("%s holds %d messages, want %d", queue, got, want)
+		t.Errorf("queue %s contains %d messages, want %d", queue, got, want)
 	}
 }
 

@@ -59,7 +59,7 @@ func Prepared(t *testing.T, b *broker.Broker) *Vhost {
 		}
 		messages, err := v.purge(l.fresh)
 		MustSucceed(t, err)
-		if messages == 0 { // otherwise messages of its last test have arrived only now, and more may follow
+		if messages == 0 { // otherwise, late messages of the previous test have arrived, and more may follow
 			end = func(t *testing.T) { v.giveBack(t, l.fresh) }
 			return v
 		}

@@ -33,12 +33,12 @@ func LogQueues(t testing.TB) {
 		Unacked int    `json:"messages_unacknowledged"`
 	}
 	if err := ask(t, "/api/queues?disable_stats=true&enable_queue_totals=true", &queues); err != nil {
-		t.Logf("the queues cannot be read: %v", err)
+		t.Logf("reading the queues failed: %v", err)
 		return
 	}
 	for _, q := range queues {
 		if q.Ready+q.Unacked > 0 {
-			t.Logf("%s holds %d ready and %d unacknowledged messages", q.Name, q.Ready, q.Unacked)
+			t.Logf("queue %s contains %d ready and %d unacknowledged messages", q.Name, q.Ready, q.Unacked)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func Buries(t *testing.T, v *Vhost, queue, died string, n int, args amqp.Table) 
 	}
 	for _, dc := range confirms {
 		if !dc.Wait() {
-			t.Fatalf("queue %s did not confirm a message", queue)
+			t.Fatalf("publishing to queue %s: got no confirm, want one", queue)
 		}
 	}
 }

@@ -12,7 +12,7 @@ func (r Ran) Objects(t *testing.T) []map[string]any {
 	for _, line := range r.Lines() {
 		var m map[string]any
 		if err := json.Unmarshal([]byte(line), &m); err != nil {
-			t.Fatalf("the line %q is not JSON: %v\n%s", line, err, r)
+			t.Fatalf("got the line %q (error %v), want a JSON object\n%s", line, err, r)
 		}
 		list = append(list, m)
 	}

@@ -63,8 +63,8 @@ func OnVhosts(t *testing.T, test func(t *testing.T, v *Vhost)) {
 // vhostFunc returns a virtual host for the duration of a test.
 type vhostFunc func(t *testing.T, b *broker.Broker) *Vhost
 
-// OnSomeVhosts is the same as OnVhosts, for a test whose outcome hardly depends on the version. In make test-servers, it
-// runs on one version, which tier.Sample chooses.
+// OnSomeVhosts is the same as OnVhosts, for a test whose outcome hardly depends on the version. In make test-servers,
+// it runs on one version, which tier.Sample chooses.
 func OnSomeVhosts(t *testing.T, test func(t *testing.T, v *Vhost)) {
 	t.Helper()
 	onSomeVersions(t, NewVhost, test)
@@ -159,7 +159,7 @@ func (v *Vhost) open(t *testing.T) {
 }
 
 // remove deletes the virtual host. A broker that Start has started takes up to half a minute to delete the queues of a
-// layout. Tests do not wait for that, because the rest ends with the broker.
+// layout. Tests do not wait for that, because all objects are removed together with the broker.
 func (v *Vhost) remove(t *testing.T) {
 	if v.Broker.Source() == broker.Environment {
 		v.Manage(t, http.MethodDelete, "/api/vhosts/"+v.Name, nil)
@@ -207,7 +207,7 @@ func Publish(t *testing.T, v *Vhost, queue string, n int) {
 			t.Fatal(err)
 		}
 		if ok, err := c.WaitContext(t.Context()); err != nil || !ok {
-			t.Fatalf("confirm %v, %v, want no error and ok = true", ok, err)
+			t.Fatalf("waiting for the confirm: got %v and error %v, want true and nil", ok, err)
 		}
 	}
 }

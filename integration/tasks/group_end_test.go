@@ -42,7 +42,8 @@ func ending(db businessDB, statement string) txFunc {
 	}
 }
 
-// othersOnce fails the test unless every delivery whose handler did not end its transaction succeeded and had one effect.
+// othersOnce fails the test unless every delivery whose handler did not end its transaction succeeded and had one
+// effect.
 func othersOnce(t *testing.T, db businessDB, ids []string, errs []error) {
 	t.Helper()
 	for i, id := range ids {

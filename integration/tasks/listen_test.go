@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The listener wakes the relay for tasks that are due soon, returns an error if its connection is lost, and returns when
-// its context is cancelled.
+// The listener wakes the relay for tasks that are due soon, returns an error if its connection is lost, and returns
+// when its context is cancelled.
 func TestListener(t *testing.T) {
 	t.Parallel()
 	db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)

@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// reads runs a statement, rolls it back, and returns how much of the table and its indexes it read, in rows on MySQL and
-// in pages on the other databases.
+// reads runs a statement, rolls it back, and returns how much of the table and its indexes it read, in rows on MySQL
+// and in pages on the other databases.
 func (b businessDB) reads(t *testing.T, st statement) int64 {
 	t.Helper()
 	conn, err := b.Conn(t.Context())

@@ -218,7 +218,8 @@ func TestRecurringChanges(t *testing.T) {
 	})
 }
 
-// Three relays process a thousand recurring tasks at the same time, including rows that other programs wrote incorrectly.
+// Three relays process a thousand recurring tasks at the same time, including rows that other programs wrote
+// incorrectly.
 func TestRecurringThousand(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		out := &outbox{}

@@ -16,8 +16,8 @@ import (
 )
 
 // TestLastOneSchedulesTheNext tests the pattern in docs/tasks.md for a task after several others: each part counts down
-// in its handler's transaction, and the last one schedules the next task. All parts finish at the same time, each message
-// arrives twice, and some attempts fail after they have counted.
+// in its handler's transaction, and the last one schedules the next task. All parts finish at the same time, each
+// message arrives twice, and some attempts fail after they have counted.
 func TestLastOneSchedulesTheNext(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*sql.TxOptions{"default": nil, "repeatable read": {Isolation: sql.LevelRepeatableRead}} {

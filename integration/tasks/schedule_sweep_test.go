@@ -20,8 +20,8 @@ func (*emptyQueues) QueueInfo(context.Context, string) (amqpx.QueueInfo, error) 
 	return amqpx.QueueInfo{Consumers: 1}, nil
 }
 
-// A task that never gets a result is sent MaxSends times. If its queue is empty afterwards, the task fails. If the relay
-// cannot check, as with an exchange, the task stays pending.
+// A task that never gets a result is sent MaxSends times. If its queue is empty afterwards, the task fails. If the
+// relay cannot check, as with an exchange, the task stays pending.
 func TestScheduleGivesUp(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db businessDB) {

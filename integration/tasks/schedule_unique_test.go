@@ -293,7 +293,8 @@ func (x uniqueRows) merges() {
 	}
 }
 
-// cools checks that tasks are refused during the cooldown, including a task that waited for the previous task's handler.
+// cools checks that tasks are refused during the cooldown, including a task that waited for the previous task's
+// handler.
 func (x uniqueRows) cools() {
 	t := x.t
 	hour := schedule.Unique{Cooldown: time.Hour}

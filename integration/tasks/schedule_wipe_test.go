@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The broker loses all its queues, exchanges and messages while 1,000 tasks wait in it. Each task is still handled once,
-// and not before it is due.
+// The broker loses all its queues, exchanges and messages while 1,000 tasks wait in it. Each task is still handled
+// once, and not before it is due.
 func TestScheduleBrokerWiped(t *testing.T) {
 	t.Parallel()
 	const n = 1000

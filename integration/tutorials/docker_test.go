@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// The image is built without its first stage, whose base image is in a registry. Instead, the program is compiled on this
-// machine with the same command. Docker runs all other commands as on the page.
+// The image is built without its first stage, whose base image is in a registry. Instead, the program is compiled on
+// this machine with the same command. Docker runs all other commands as on the page.
 func TestDocker(t *testing.T) {
 	if os.Getenv(servers.EnvSkip) == "1" {
 		t.Skipf("skipped: %s is 1", servers.EnvSkip)
@@ -49,7 +49,8 @@ func TestDocker(t *testing.T) {
 	})
 }
 
-// buildImage builds the last stage of the reader's Dockerfile, and replaces the earlier stage with a build on this machine.
+// buildImage builds the last stage of the reader's Dockerfile, and replaces the earlier stage with a build on this
+// machine.
 func (s *session) buildImage() {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "Dockerfile"))

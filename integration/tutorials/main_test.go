@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// brokerAddress returns the host and port of the shared broker. It deletes all queues first, because those of an earlier
-// tutorial would change the output of the programs.
+// brokerAddress returns the host and port of the shared broker. It deletes all queues first, because those of an
+// earlier tutorial would change the output of the programs.
 func brokerAddress(t *testing.T) string {
 	t.Helper()
 	b := broker.Shared(t, broker.Options{})

@@ -64,8 +64,8 @@ func readPage(t *testing.T, name string) *page {
 // at returns the path and line of a part, for messages.
 func (p *page) at(b part) string { return fmt.Sprintf("%s, line %d", p.path, b.line) }
 
-// A command is the text after "$ " in a console block. A ^C interrupts the running program, and a block that starts without
-// a command shows the next output of that program.
+// A command is the text after "$ " in a console block. A ^C interrupts the running program, and a block that starts
+// without a command shows the next output of that program.
 type command struct {
 	typed  string
 	prints []string
@@ -104,9 +104,9 @@ func join(list []command) string {
 	return text.String()
 }
 
-// checkCode compares the code on a page with the programs in a folder. Each step has a separate folder such as step3, or
-// the folder itself contains the program for all steps. If a block has a file name, it must be the whole file. Any other
-// Go block must contain lines from a file, possibly with another indentation.
+// checkCode compares the code on a page with the programs in a folder. Each step has a separate folder such as step3,
+// or the folder itself contains the program for all steps. If a block has a file name, it must be the whole file. Any
+// other Go block must contain lines from a file, possibly with another indentation.
 func (p *page) checkCode(t *testing.T, programs string) {
 	t.Helper()
 	for _, b := range p.parts {

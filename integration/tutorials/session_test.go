@@ -44,8 +44,8 @@ type tutorial struct {
 	waits      map[string]func(s *session) // by command, what to wait for before it, as long as a reader would take to type
 }
 
-// A standIn replaces commands that start with a prefix and need a registry, a published module or the reader's Docker. The
-// output of such a command is not compared.
+// A standIn replaces commands that start with a prefix and need a registry, a published module or the reader's Docker.
+// The output of such a command is not compared.
 type standIn struct {
 	prefix string
 	do     func(s *session)
@@ -138,8 +138,8 @@ func newSession(t *testing.T, tut tutorial, p *page) *session {
 // longestDelay is longer than the delays of orders in the tutorials.
 const longestDelay = 25 * time.Second
 
-// install makes the program available, as "go install" does. For a reader, that takes longer than the delay of an order,
-// so later commands show all orders as due.
+// install makes the program available, as "go install" does. For a reader, that takes longer than the delay of an
+// order, so later commands show all orders as due.
 func (s *session) install() {
 	<-time.After(longestDelay)
 	suite.MustSucceed(s.t, os.Symlink(rabbitdelay(s.t), filepath.Join(s.bin, "rabbitdelay")))
@@ -365,9 +365,9 @@ func (p *process) lines() (lines []string) {
 	return lines
 }
 
-// next waits until the process has printed the lines that the page shows next, and returns them. They may be in any order,
-// because the parts of a service log concurrently. If they do not appear, next returns the output that the page has not
-// shown yet.
+// next waits until the process has printed the lines that the page shows next, and returns them. They may be in any
+// order, because the parts of a service log concurrently. If they do not appear, next returns the output that the page
+// has not shown yet.
 func (p *process) next(t *testing.T, want []string) []string {
 	t.Helper()
 	deadline := time.After(suite.Patience)
@@ -443,8 +443,8 @@ func (s *session) end() []string {
 	return p.rest()
 }
 
-// same reports whether all lines on a page match all printed lines. They may be in another order, because the parts of a
-// service log concurrently.
+// same reports whether all lines on a page match all printed lines. They may be in another order, because the parts of
+// a service log concurrently.
 func same(want, got []string) bool {
 	if n, ok := match(want, got); ok && n == len(got) {
 		return true

@@ -11,7 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 )
 
-// A command stops soon after its database has stopped answering. Its error says so and contains the command's own error.
+// A command stops soon after its database has stopped answering. Its error says so and contains the command's own
+// error.
 func TestWatched(t *testing.T) {
 	for name, c := range map[string]struct {
 		failed error // the command's error after its context was cancelled

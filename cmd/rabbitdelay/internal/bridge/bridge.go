@@ -82,9 +82,9 @@ func (b *Bridge) Health() error {
 	return b.c.Health()
 }
 
-// Declare creates the objects of Exchange.Topology that are missing on the broker. It fails with a *topology.ConflictError
-// if the broker has a different object with one of the names, most likely the plugin's exchange, and with the errors of
-// Client.Apply.
+// Declare creates the objects of Exchange.Topology that are missing on the broker. It fails with a
+// *topology.ConflictError if the broker has a different object with one of the names, most likely the plugin's
+// exchange, and with the errors of Client.Apply.
 func (b *Bridge) Declare(ctx context.Context) error {
 	if err := b.c.Apply(ctx, b.x.Topology()); err != nil {
 		return fmt.Errorf("bridge %s: %w", b.x.Name, b.x.Explain(err))

@@ -180,8 +180,8 @@ func header(i int) (any, time.Duration) {
 }
 
 // A thousand messages with different keys pass through an exchange of each type, while connections are cut during
-// acknowledgements and publishes, queues refuse messages, the broker blocks and bridges are replaced. No message is lost,
-// early or delivered with another key, and no queue is declared for a key.
+// acknowledgements and publishes, queues refuse messages, the broker blocks and bridges are replaced. No message is
+// lost, early or delivered with another key, and no queue is declared for a key.
 func TestBridgeLosesNothing(t *testing.T) {
 	const messages, keys = 1000, 1000
 	for _, kind := range bridge.Types() {
@@ -327,8 +327,8 @@ func (s *site) compare(kind string, list []sent, came map[string][]arrival) {
 	s.Logf("%d of %d messages arrived more than once", twice, len(list))
 }
 
-// A message is dead-lettered with a reason if no queue is bound with its routing key, if its x-delay is not a number, or
-// if its user is not the bridge's. After the cause was fixed, it can be requeued. Other messages are not delayed.
+// A message is dead-lettered with a reason if no queue is bound with its routing key, if its x-delay is not a number,
+// or if its user is not the bridge's. After the cause was fixed, it can be requeued. Other messages are not delayed.
 func TestBridgeParksWithReason(t *testing.T) {
 	inMemory(t, "4.3.0", "direct", func(s *site) {
 		s.bind("out", "wanted", nil)
@@ -393,8 +393,8 @@ func TestBridgeAfterAnAbsence(t *testing.T) {
 	}
 }
 
-// A message that amqp091 cannot read is dead-lettered with the reason, whether a bridge receives it before or after it has
-// expired. Other messages do not wait for it, and the bridge's connections stay open.
+// A message that amqp091 cannot read is dead-lettered with the reason, whether a bridge receives it before or after it
+// has expired. Other messages do not wait for it, and the bridge's connections stay open.
 func TestBridgeSetsAsideUnreadableMessages(t *testing.T) {
 	deep := amqp.Table{}
 	for range 35 {

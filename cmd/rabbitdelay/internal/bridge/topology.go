@@ -88,8 +88,8 @@ func (x Exchange) Bypasses(found []topology.Binding) (all []topology.Binding) {
 	return all
 }
 
-// Explain adds advice to the *topology.ConflictError for an exchange that exists with another type. It returns any other
-// error unchanged, including nil.
+// Explain adds advice to the *topology.ConflictError for an exchange that exists with another type. It returns any
+// other error unchanged, including nil.
 func (x Exchange) Explain(err error) error {
 	c, conflict := errors.AsType[*topology.ConflictError](err)
 	if !conflict || c.Kind != topology.KindExchange || c.Name != x.Name {

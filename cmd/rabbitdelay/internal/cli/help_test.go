@@ -26,8 +26,8 @@ func everyCommand(f func(c *cobra.Command)) {
 	walk(program.Command(&term.Terminal{}, command))
 }
 
-// Help is short: at most 300 characters about what the command does, one to three examples, and lines that fit a terminal.
-// Details are on the reference page.
+// Help is short: at most 300 characters about what the command does, one to three examples, and lines that fit a
+// terminal. Details are on the reference page.
 func TestHelpIsShort(t *testing.T) {
 	everyCommand(func(c *cobra.Command) {
 		if n := utf8.RuneCountInString(c.Long); n > 300 {

@@ -89,7 +89,8 @@ func reference(c *cobra.Command) string {
 	return strings.TrimPrefix(fileName(c), "rabbitdelay_") + ".md"
 }
 
-// references returns the details of all commands by file name. It fails the test if a file does not belong to a command.
+// references returns the details of all commands by file name. It fails the test if a file does not belong to a
+// command.
 func references(t *testing.T) map[string]details {
 	t.Helper()
 	files, err := filepath.Glob("../*/reference/*.md")
@@ -120,7 +121,8 @@ func references(t *testing.T) map[string]details {
 	return all
 }
 
-// referencePage returns the page that cobra generates for a command, with the details before the links to other commands.
+// referencePage returns the page that cobra generates for a command, with the details before the links to other
+// commands.
 func referencePage(t *testing.T, c *cobra.Command, all map[string]details) []byte {
 	t.Helper()
 	c.DisableAutoGenTag = true

@@ -147,8 +147,8 @@ func TestManyWatchers(t *testing.T) {
 	}
 }
 
-// Forms from clients that are not logged in use little memory. The size of a login is limited, and only a few large forms
-// are read at the same time.
+// Forms from clients that are not logged in use little memory. The size of a login is limited, and only a few large
+// forms are read at the same time.
 func TestFormsWithoutALogin(t *testing.T) {
 	_, users := withUsers(t)
 	w := newWorld(t, users)
@@ -203,8 +203,8 @@ func TestFormsWithoutALogin(t *testing.T) {
 	}
 }
 
-// FuzzAPIBody calls the operations that write tasks with any body. They never return a server error, and every response is
-// JSON.
+// FuzzAPIBody calls the operations that write tasks with any body. They never return a server error, and every response
+// is JSON.
 func FuzzAPIBody(f *testing.F) {
 	w := newWorld(f)
 	operations := []struct{ method, path string }{

@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// A discard job saves the removed messages in a file. An operator can download it, and requeue can send the messages again.
-// Messages that are not selected stay in the queue. A continued job saves the remaining messages too.
+// A discard job saves the removed messages in a file. An operator can download it, and requeue can send the messages
+// again. Messages that are not selected stay in the queue. A continued job saves the remaining messages too.
 func TestDiscard(t *testing.T) {
 	w := newWorld(t)
 	w.lay() // publishes the dead letters dead-1 and dead-2

@@ -62,8 +62,8 @@ func memoryAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Por
 func (memoryConn) LocalAddr() net.Addr  { return memoryAddr() }
 func (memoryConn) RemoteAddr() net.Addr { return memoryAddr() }
 
-// serveInMemory starts a server that only the returned client can reach. The client does not follow redirects. The caller
-// must close the server.
+// serveInMemory starts a server that only the returned client can reach. The client does not follow redirects. The
+// caller must close the server.
 func serveInMemory(h http.Handler, change ...func(*http.Server)) (*httptest.Server, *http.Client) {
 	l := newMemoryListener()
 	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}

@@ -10,7 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// leaderless returns a snapshot of a cluster that has lost two of three nodes, read from the third node's management API.
+// leaderless returns a snapshot of a cluster that has lost two of three nodes, read from the third node's management
+// API.
 func leaderless(t *testing.T) (Config, Snapshot) {
 	t.Helper()
 	cfg, snap := healthy(t)
@@ -47,7 +48,8 @@ func TestLostMajorityComesFirst(t *testing.T) {
 	}
 }
 
-// If messages in queues cannot be counted, the doctor does not advise deleting the layout, because messages could be lost.
+// If messages in queues cannot be counted, the doctor does not advise deleting the layout, because messages could be
+// lost.
 func TestLeaderlessLayoutMayNotHaveDrained(t *testing.T) {
 	cfg, snap := leaderless(t)
 	notes := strings.Join(Diagnose(cfg, snap).Notes, "\n")

@@ -114,7 +114,8 @@ func TestForeignFindings(t *testing.T) {
 	}
 }
 
-// A producer that uses another system's layout needs permissions for that system's exchanges, and none for delay.deliver.
+// A producer that uses another system's layout needs permissions for that system's exchanges, and none for
+// delay.deliver.
 func TestForeignNeeds(t *testing.T) {
 	cfg, _ := celery(t)
 	cfg.Prefix, cfg.Roles = "delay", []Role{RoleProducer}

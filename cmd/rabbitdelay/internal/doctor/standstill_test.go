@@ -66,8 +66,8 @@ func (m *mill) look(after time.Duration, figures bool) {
 	m.s.Take(m.delays, l)
 }
 
-// decide makes the observations that a decision needs. Before each one after the first, it runs a step, unless the step is
-// nil.
+// decide makes the observations that a decision needs. Before each one after the first, it runs a step, unless the step
+// is nil.
 func (m *mill) decide(steps ...func()) {
 	m.look(0, true)
 	for i, after := range []time.Duration{7 * time.Second, 12 * time.Second} {

@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The doctor reports a binding that routes delayed messages to a queue to which they were not sent, with its routing keys
-// and the command that removes it.
+// The doctor reports a binding that routes delayed messages to a queue to which they were not sent, with its routing
+// keys and the command that removes it.
 func TestStrayBindings(t *testing.T) {
 	deliver := func(queue, key string) topology.Binding {
 		return topology.Binding{Exchange: "delay.deliver", Queue: queue, RoutingKey: key}

@@ -82,8 +82,8 @@ func TestConsumeOfEarlyMessages(t *testing.T) {
 	}
 }
 
-// In the summary, the lateness of a message without a delay counts from the time at which it was sent, as in its line. If
-// no message has a due time, the summary contains no lateness.
+// In the summary, the lateness of a message without a delay counts from the time at which it was sent, as in its line.
+// If no message has a due time, the summary contains no lateness.
 func TestConsumeSumsLateness(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	b.FillWith(t, "immediate", amqp.Publishing{MessageId: "0", Headers: amqp.Table{amqpx.HeaderDue: int64(0)}})

@@ -79,7 +79,8 @@ func layoutOf(t *testing.T, c dlx.BucketConfig, dests ...topology.Destination) t
 	return top.WithDestinationQueues(topology.DefaultPrefix, c.QueueType)
 }
 
-// If there are messages, destroy refuses before it changes anything, even if only the management API counts the messages.
+// If there are messages, destroy refuses before it changes anything, even if only the management API counts the
+// messages.
 func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
@@ -143,8 +144,8 @@ func messagesOf(r live.Report) int64 {
 	return n
 }
 
-// If a client sends a message while the layout is being destroyed, destroy restores the bindings that it has deleted, and
-// keeps the layout.
+// If a client sends a message while the layout is being destroyed, destroy restores the bindings that it has deleted,
+// and keeps the layout.
 func TestDestroyGivesWayToASender(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {

@@ -52,7 +52,8 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 	})
 }
 
-// If areas could not be checked, the first line of the report says so, and the report does not say that nothing is wrong.
+// If areas could not be checked, the first line of the report says so, and the report does not say that nothing is
+// wrong.
 func TestDoctorCommandWithoutManagement(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {

@@ -441,8 +441,9 @@ func (c *clinic) inventory(t *testing.T) string {
 	return strings.Join(lines, "\n")
 }
 
-// If the leader of a delay queue has no dead-letter worker, the queue keeps messages that are due, and the doctor reports
-// it. Before RabbitMQ 4.2.7 and 4.3.1, two concurrent elections can cause that. The test stops the worker instead.
+// If the leader of a delay queue has no dead-letter worker, the queue keeps messages that are due, and the doctor
+// reports it. Before RabbitMQ 4.2.7 and 4.3.1, two concurrent elections can cause that. The test stops the worker
+// instead.
 func TestDoctorFindsAQueueThatDoesNotDeadLetter(t *testing.T) {
 	t.Parallel()
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// nightConsole is a console that runs while a cluster loses nodes. It reads the event stream of overviews, as an open page
-// does without a reload.
+// nightConsole is a console that runs while a cluster loses nodes. It reads the event stream of overviews, as an open
+// page does without a reload.
 type nightConsole struct {
 	address string
 
@@ -253,8 +253,8 @@ func (c *nightConsole) oneDown(t *testing.T) {
 	c.page(t, "/", []string{"node-down", "rabbit@n3"}, []string{"quorum-lost", "does not answer"})
 }
 
-// lost checks that the lost majority is the first finding, that counts are reported as unknown rather than 0, and that the
-// queue on a node that is down is named.
+// lost checks that the lost majority is the first finding, that counts are reported as unknown rather than 0, and that
+// the queue on a node that is down is named.
 func (c *nightConsole) lost(t *testing.T) {
 	t.Helper()
 	all := []string{"delay.bucket.r3", "orders.expire", "dead letters of orders.expire", "parked"}

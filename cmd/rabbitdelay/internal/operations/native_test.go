@@ -114,9 +114,9 @@ func nativeUsers(t *testing.T) map[string][3]string {
 	}
 }
 
-// With the documented permissions for the native strategy, each user can do its work and nothing else. The doctor reports
-// exactly the permissions that users lack. The test runs in memory, and on a broker that delays until a given time if one
-// is available.
+// With the documented permissions for the native strategy, each user can do its work and nothing else. The doctor
+// reports exactly the permissions that users lack. The test runs in memory, and on a broker that delays until a given
+// time if one is available.
 func TestNativeLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	t.Run(suite.Memory, func(t *testing.T) {

@@ -48,8 +48,8 @@ func documentedPermissions(t *testing.T) map[string][3]string {
 	return out
 }
 
-// documentedTopicPermissions returns the write and read patterns of a user's topic permissions in docs/permissions.md by
-// exchange.
+// documentedTopicPermissions returns the write and read patterns of a user's topic permissions in docs/permissions.md
+// by exchange.
 func documentedTopicPermissions(t *testing.T, user string) map[string][2]string {
 	t.Helper()
 	page, err := os.ReadFile("../../../../docs/permissions.md")

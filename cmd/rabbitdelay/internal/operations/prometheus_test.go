@@ -226,8 +226,8 @@ func observed(t *testing.T) (http.Handler, *telemetry.Telemetry) {
 	return promhttp.HandlerFor(all, promhttp.HandlerOpts{}), tel
 }
 
-// makeTraffic sends and handles messages with every outcome until the test ends. It uses a client that tel observes, and
-// rabbitdelay serve, which listens for probes at the given address.
+// makeTraffic sends and handles messages with every outcome until the test ends. It uses a client that tel observes,
+// and rabbitdelay serve, which listens for probes at the given address.
 func makeTraffic(t *testing.T, v *suite.Vhost, tel *telemetry.Telemetry, probe string) {
 	t.Helper()
 	client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Hooks: []amqpx.Hook{tel.Hook()}})

@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// On a virtual host with a limit of 100 queues, declaring the default layout fails and leaves no queues behind. The error
-// contains the limit and the number of queues, and suggests a layout that fits. The suggested layout works.
+// On a virtual host with a limit of 100 queues, declaring the default layout fails and leaves no queues behind. The
+// error contains the limit and the number of queues, and suggests a layout that fits. The suggested layout works.
 func TestQueueLimit(t *testing.T) {
 	suite.OnSomeVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		if v.Mgmt == nil {
@@ -98,8 +98,8 @@ func TestQueueLimit(t *testing.T) {
 	})
 }
 
-// If a virtual host allows too few connections, or a user may open too few channels, the error contains the limit and says
-// what to do, without wrong advice. The client works as soon as the limit is raised.
+// If a virtual host allows too few connections, or a user may open too few channels, the error contains the limit and
+// says what to do, without wrong advice. The client works as soon as the limit is raised.
 func TestConnectionAndChannelLimits(t *testing.T) {
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
 		if v.Mgmt == nil {

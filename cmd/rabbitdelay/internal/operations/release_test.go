@@ -37,8 +37,8 @@ func clone(t *testing.T) string {
 	return dir
 }
 
-// Release files have the same bytes wherever a commit is built. The binaries run, the package has the right version, and
-// the bill of materials is complete. (`make release` builds the other platforms too.)
+// Release files have the same bytes wherever a commit is built. The binaries run, the package has the right version,
+// and the bill of materials is complete. (`make release` builds the other platforms too.)
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"git", "jq", "zip", "dpkg-deb"} {
@@ -90,8 +90,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// Changelog fragments become a section of the changelog and are deleted. If a fragment is invalid, the error names it and
-// it is kept.
+// Changelog fragments become a section of the changelog and are deleted. If a fragment is invalid, the error names it
+// and it is kept.
 func TestReleaseNotes(t *testing.T) {
 	t.Parallel()
 	dir := clone(t)

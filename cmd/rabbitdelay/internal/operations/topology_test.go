@@ -20,8 +20,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// buckets returns the objects of a bucket strategy with one destination. The clock layout has 283 queues, hex has 120, and
-// binary has 31.
+// buckets returns the objects of a bucket strategy with one destination. The clock layout has 283 queues, hex has 120,
+// and binary has 31.
 func buckets(t *testing.T, layout string, qt topology.QueueType) topology.Topology {
 	t.Helper()
 	b, err := dlx.NewBucket(dlx.BucketConfig{Layout: layout, QueueType: qt})

@@ -13,7 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// twoDigits returns a layout with two digits, as the bucket strategy creates it, and with bindings for the destinations.
+// twoDigits returns a layout with two digits, as the bucket strategy creates it, and with bindings for the
+// destinations.
 func twoDigits(name, tag string, dests ...topology.Destination) topology.Topology {
 	t := topology.DeliveryTopology("delay")
 	level := topology.Exchange{Name: name + ".level-0", Kind: "topic", AlternateExchange: "delay.parked"}
@@ -100,8 +101,8 @@ var (
 	events = topology.Destination{Exchange: "events", RoutingKey: "k"}
 )
 
-// A layout's own objects are always deleted. Shared objects are deleted if nothing else uses them, and destinations only
-// on request.
+// A layout's own objects are always deleted. Shared objects are deleted if nothing else uses them, and destinations
+// only on request.
 func TestRemovalKeepsObjectsInUse(t *testing.T) {
 	old := twoDigits("delay.bucket.r2x2", "r2x2", orders, events)
 	own := []string{"delay.bucket.r2x2.2s", "delay.bucket.r2x2.1s", "delay.bucket.r2x2.level-0"}
@@ -210,8 +211,8 @@ func TestRemovalKeepsObjectsInUse(t *testing.T) {
 	}
 }
 
-// If the name of a layout does not contain its configuration, another configuration on the same broker may use the layout
-// too. Objects are then kept.
+// If the name of a layout does not contain its configuration, another configuration on the same broker may use the
+// layout too. Objects are then kept.
 func TestRemovalKeepsObjectsOfOtherConfigurations(t *testing.T) {
 	// auto returns the objects that the auto strategy creates with two declared delays.
 	minute := time.Minute
@@ -490,8 +491,8 @@ func TestRemovalDeletesTheMarkersOfCompleteTopologies(t *testing.T) {
 	}
 }
 
-// A queue that the management API has not counted yet may have messages that are not ready. It is deleted only with Force
-// and without a limit in Messages.
+// A queue that the management API has not counted yet may have messages that are not ready. It is deleted only with
+// Force and without a limit in Messages.
 func TestRemovalBeforeTheFirstCount(t *testing.T) {
 	ttl := time.Second
 	top := topology.Topology{

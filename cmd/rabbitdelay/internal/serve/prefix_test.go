@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-// Behind a proxy with a path prefix of two segments, pages and their assets, redirects, cookies, forms, the API and events
-// stay below the prefix, whether or not the proxy strips it.
+// Behind a proxy with a path prefix of two segments, pages and their assets, redirects, cookies, forms, the API and
+// events stay below the prefix, whether or not the proxy strips it.
 func TestServeBelowAPrefix(t *testing.T) {
 	const prefix = "/ops/delays"
 	users := filepath.Join(t.TempDir(), "users.yaml")

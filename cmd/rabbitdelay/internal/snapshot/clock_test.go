@@ -18,8 +18,8 @@ func sampled(theta, step, latency time.Duration) []reading {
 	return out
 }
 
-// If times in whole seconds are read often enough, the clock difference can be computed with a precision of milliseconds,
-// and the true difference is always within the bounds.
+// If times in whole seconds are read often enough, the clock difference can be computed with a precision of
+// milliseconds, and the true difference is always within the bounds.
 func TestClockFromWholeSeconds(t *testing.T) {
 	for _, theta := range []time.Duration{0, time.Millisecond, -time.Millisecond, 400 * time.Millisecond, 5 * time.Second, -3*time.Hour + 7*time.Millisecond} {
 		for _, latency := range []time.Duration{0, 300 * time.Microsecond, 20 * time.Millisecond} {

@@ -82,8 +82,8 @@ func (c *collector) counts(ctx context.Context) error {
 	}
 }
 
-// outdated returns the route queues and the dead-letter queues whose counts may still change, the given time after they were
-// first read.
+// outdated returns the route queues and the dead-letter queues whose counts may still change, the given time after they
+// were first read.
 func (c *collector) outdated(after time.Duration) (routes, held []string) {
 	patience := outdatedFor
 	if c.src.Hasty {

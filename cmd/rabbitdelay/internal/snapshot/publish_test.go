@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// If a connection is lost, the snapshot contains the data that was read before. The lost connection does not count as an
-// alarm.
+// If a connection is lost, the snapshot contains the data that was read before. The lost connection does not count as
+// an alarm.
 func TestTakeWhereAConnectionEnds(t *testing.T) {
 	for range 10 {
 		synctest.Test(t, func(t *testing.T) {

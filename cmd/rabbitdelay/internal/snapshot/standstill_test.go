@@ -22,8 +22,8 @@ import (
 
 const slow = "delay.ttl.1s"
 
-// told is a management API with one delay queue, which reports the given numbers of published messages and of dead letters
-// in transit.
+// told is a management API with one delay queue, which reports the given numbers of published messages and of dead
+// letters in transit.
 type told struct {
 	published *atomic.Int64
 	letters   int64
@@ -41,8 +41,8 @@ func (m told) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// Take reports a queue that keeps its messages, but not a queue through which messages pass. Without the management API,
-// it cannot distinguish the two if the queue's count does not decrease.
+// Take reports a queue that keeps its messages, but not a queue through which messages pass. Without the management
+// API, it cannot distinguish the two if the queue's count does not decrease.
 func TestTakeFindsStandstill(t *testing.T) {
 	for name, c := range map[string]struct {
 		flow      bool // as many messages arrive as leave, without being observed

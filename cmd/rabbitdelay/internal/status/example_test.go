@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Take returns the messages that wait for a destination, and the areas that could not be read. Set the management API in
-// snapshot.Source to read more, and a store in Source to read tasks.
+// Take returns the messages that wait for a destination, and the areas that could not be read. Set the management API
+// in snapshot.Source to read more, and a store in Source to read tasks.
 func ExampleTake() {
 	ctx := context.Background()
 	srv := amqptest.NewServer(amqptest.Options{})

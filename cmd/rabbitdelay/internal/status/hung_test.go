@@ -23,8 +23,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// If the database accepts connections but does not answer, it is reported as unchecked after a few seconds, and the status
-// contains the broker's part.
+// If the database accepts connections but does not answer, it is reported as unchecked after a few seconds, and the
+// status contains the broker's part.
 func TestTakeWithAHungDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
@@ -64,8 +64,8 @@ func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, context.Cause(r.Context())
 }
 
-// A management API that does not answer delays the status by only a few seconds, regardless of the number of queues with
-// dead letters. The dead letters are counted and read over AMQP.
+// A management API that does not answer delays the status by only a few seconds, regardless of the number of queues
+// with dead letters. The dead letters are counted and read over AMQP.
 func TestTakeBesideAHungManagementAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{Version: "4.3.0"})

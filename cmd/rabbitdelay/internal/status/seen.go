@@ -31,8 +31,8 @@ type seen struct {
 	suspect    bool // the broker has too few messages for the tasks that were sent
 }
 
-// nothing returns a Status that only says what could not be read. The lists of what the broker has are nil, because null
-// in JSON means that a list is unknown.
+// nothing returns a Status that only says what could not be read. The lists of what the broker has are nil, because
+// null in JSON means that a list is unknown.
 func (s seen) nothing() Status {
 	return Status{
 		At: s.at, DueSoon: []Due{}, Parked: DeadLetters{Queue: topology.ParkedQueue(s.cfg.Prefix), Unknown: true, Groups: []Group{}},

@@ -74,8 +74,8 @@ type Broker struct {
 func (b *Broker) Managed() bool { return b != nil && b.Source == plan.ManagementAPI }
 
 // Count is the number of messages in a queue. Ready messages wait in the queue. Leaving messages are dead letters that
-// the next queue has not confirmed yet. Unacked messages are held by a consumer. Leaving and Unacked are nil if they are
-// unknown, because only the management API has them, and only a few seconds after the queue was declared.
+// the next queue has not confirmed yet. Unacked messages are held by a consumer. Leaving and Unacked are nil if they
+// are unknown, because only the management API has them, and only a few seconds after the queue was declared.
 type Count struct {
 	Ready   int64  `json:"ready"`
 	Leaving *int64 `json:"leaving"`

@@ -28,8 +28,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A user with read-only permissions sees the waiting messages and no findings about missing permissions. A second call of
-// Take reuses the measured clocks.
+// A user with read-only permissions sees the waiting messages and no findings about missing permissions. A second call
+// of Take reuses the measured clocks.
 func TestTakeByAReadOnlyUser(t *testing.T) {
 	srv := inmemory.New(t, amqptest.Options{})
 	ch := srv.Channel()
@@ -205,8 +205,8 @@ func TestTakeAgainFindsStandstill(t *testing.T) {
 	})
 }
 
-// wiped is the management API of a virtual host with one delay queue. Its queue has messages from the call with the number
-// later on, or never if later is 0.
+// wiped is the management API of a virtual host with one delay queue. Its queue has messages from the call with the
+// number later on, or never if later is 0.
 type wiped struct{ looks, later int }
 
 func (w *wiped) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -226,8 +226,8 @@ func (w *wiped) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// After a virtual host was wiped, the tasks that had been sent to it are reported as missing their messages. Take counts
-// several times before it reports this, because a message may be in transit between two queues.
+// After a virtual host was wiped, the tasks that had been sent to it are reported as missing their messages. Take
+// counts several times before it reports this, because a message may be in transit between two queues.
 func TestTakeFindsTasksWithoutMessage(t *testing.T) {
 	for name, c := range map[string]struct {
 		later   int // the number of the inspection that finds messages

@@ -66,8 +66,8 @@ func (e empty) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(body)), Request: r}, err
 }
 
-// Take also searches queues that the management API has not counted yet. Only if it has searched all queues does it report
-// that the broker does not have a message.
+// Take also searches queues that the management API has not counted yet. Only if it has searched all queues does it
+// report that the broker does not have a message.
 func TestTakeLooksForItself(t *testing.T) {
 	hour, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
 	if err != nil {

@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Login attempts are limited by address, and become available again over time. A browser in which the user has logged in
-// before has a separate limit, so that a stranger cannot lock a user out.
+// Login attempts are limited by address, and become available again over time. A browser in which the user has logged
+// in before has a separate limit, so that a stranger cannot lock a user out.
 func TestLoginsAreLimited(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "users.yaml")
 	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
@@ -189,8 +189,8 @@ func TestFileIsChecked(t *testing.T) {
 	}
 }
 
-// No concurrent change to the users file is lost. A name that looks like another user's name or a token's name is refused.
-// A file keeps its mode when it is changed, and an empty file has no users.
+// No concurrent change to the users file is lost. A name that looks like another user's name or a token's name is
+// refused. A file keeps its mode when it is changed, and an empty file has no users.
 func TestUsersFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "users.yaml")
 	var all sync.WaitGroup

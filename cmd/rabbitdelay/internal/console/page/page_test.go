@@ -187,8 +187,8 @@ func TestHoldBackQuestion(t *testing.T) {
 	}
 }
 
-// The trace page has a field for an id, and shows where the message with that id is. It links a user who may requeue the
-// message to the form.
+// The trace page has a field for an id, and shows where the message with that id is. It links a user who may requeue
+// the message to the form.
 func TestTrace(t *testing.T) {
 	c := open(service.RoleOperator)
 	if body := c.get("trace").Body.String(); !strings.Contains(body, `id="trace-id"`) || strings.Contains(body, "In the database") {
@@ -599,8 +599,8 @@ func TestDriversErrorsOfParts(t *testing.T) {
 	}
 }
 
-// A body that a form shows and submits again is unchanged, although browsers send line breaks as CRLF and omit a leading
-// one.
+// A body that a form shows and submits again is unchanged, although browsers send line breaks as CRLF and omit a
+// leading one.
 func TestBodiesComeBack(t *testing.T) {
 	c := open(service.RoleOperator)
 	for body, encoding := range map[string]string{"a\nb\n": encodingText, "\nb": encodingText, "a\r\nb": encodingBase64, "a\rb": encodingBase64} {
@@ -771,8 +771,8 @@ func (s *readings) Tasks(ctx context.Context, who service.Identity, f schedule.F
 	return s.fake.Tasks(ctx, who, f)
 }
 
-// A list is read no more often for many viewers than for one, and less often if a read takes longer. A list that has not
-// changed is not sent again.
+// A list is read no more often for many viewers than for one, and less often if a read takes longer. A list that has
+// not changed is not sent again.
 func TestLiveTasksAreReadOnce(t *testing.T) {
 	for took, most := range map[time.Duration]int64{time.Millisecond: 16, time.Second: 4} {
 		synctest.Test(t, func(t *testing.T) {

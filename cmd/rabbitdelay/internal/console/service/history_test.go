@@ -16,8 +16,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// ended returns a database with tasks that finished during the last nine days: one task every five minutes, and in recent
-// minutes ten tasks per minute, one of which failed at its third attempt.
+// ended returns a database with tasks that finished during the last nine days: one task every five minutes, and in
+// recent minutes ten tasks per minute, one of which failed at its third attempt.
 func ended(t *testing.T) (*sql.DB, *taskview.Store, time.Time) {
 	t.Helper()
 	db, err := sql.Open("sqlite",
@@ -63,8 +63,8 @@ func ended(t *testing.T) (*sql.DB, *taskview.Store, time.Time) {
 	return db, store, now
 }
 
-// Two consoles on one database write the same history: each interval has one row, short intervals add up to the long ones,
-// and old rows are deleted.
+// Two consoles on one database write the same history: each interval has one row, short intervals add up to the long
+// ones, and old rows are deleted.
 func TestHistory(t *testing.T) {
 	db, store, now := ended(t)
 	if _, err := db.Exec("INSERT INTO rabbitdelay_history VALUES (60000, 0, 1, 1, 1, '[]'), " +

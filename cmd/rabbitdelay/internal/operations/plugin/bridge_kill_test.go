@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// If a bridge's process is killed at any time, no message is lost or early, and a duplicate has the same id if the message
-// had one.
+// If a bridge's process is killed at any time, no message is lost or early, and a duplicate has the same id if the
+// message had one.
 func TestBridgeKilled(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -92,8 +92,8 @@ func TestBridgeKilled(t *testing.T) {
 	})
 }
 
-// killsBridges runs one bridge after another and kills each of them, except the last. The channel then receives a function
-// that stops the last bridge.
+// killsBridges runs one bridge after another and kills each of them, except the last. The channel then receives a
+// function that stops the last bridge.
 func killsBridges(t *testing.T, v *suite.Vhost, x bridge.Exchange, kills int) <-chan func() {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "delays.yaml")

@@ -43,8 +43,8 @@ func TestBridgeProducersDeclarations(t *testing.T) {
 }
 
 // Messages with different routing keys pass through every type of exchange. None is early or lost, and each keeps the
-// properties that its publisher has set, even while one bridge stops and another one starts. A message that expires before
-// a bridge receives it is still delayed.
+// properties that its publisher has set, even while one bridge stops and another one starts. A message that expires
+// before a bridge receives it is still delayed.
 func TestBridge(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {
@@ -162,9 +162,9 @@ func runBridge(t *testing.T, ctx context.Context, c *amqpx.Client, x bridge.Exch
 	}
 }
 
-// The bridge refuses to start if a queue is bound to its exchange, because the queue would receive all messages without a
-// delay. If the exchange has another type, the advice is not to remove bindings, because the plugin would drop waiting
-// messages without them.
+// The bridge refuses to start if a queue is bound to its exchange, because the queue would receive all messages without
+// a delay. If the exchange has another type, the advice is not to remove bindings, because the plugin would drop
+// waiting messages without them.
 func TestBridgeRefusesBypasses(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {

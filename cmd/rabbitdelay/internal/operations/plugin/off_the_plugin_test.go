@@ -154,10 +154,10 @@ func byClient(c *amqpx.Client, exchange, key string) func(string, time.Duration)
 	}
 }
 
-// TestOffThePlugin follows docs/off-the-plugin.md on a running system. One application changes its producers, stays on its
-// broker until the plugin is disabled, and then moves to RabbitMQ 4.3. The other application cannot change its producers,
-// so they move to a bridge on RabbitMQ 4.3. Producers and consumers run throughout, and every message arrives once and not
-// early.
+// TestOffThePlugin follows docs/off-the-plugin.md on a running system. One application changes its producers, stays on
+// its broker until the plugin is disabled, and then moves to RabbitMQ 4.3. The other application cannot change its
+// producers, so they move to a bridge on RabbitMQ 4.3. Producers and consumers run throughout, and every message
+// arrives once and not early.
 func TestOffThePlugin(t *testing.T) {
 	t.Parallel()
 	if path, reason := broker.PluginAvailable("4.0"); path == "" {

@@ -103,9 +103,9 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 	case o.Spread < 0:
 		return bad("spread", o.Spread, "0 or more")
 	case units.Shift(a.by) != "":
-		return fmt.Errorf("%w: bulk %s: by is %s", ErrConfig, a.verb, units.Shift(a.by))
+		return fmt.Errorf("%w: bulk %s: the duration (by) is %s", ErrConfig, a.verb, units.Shift(a.by))
 	case units.Duration(o.Spread) != "":
-		return fmt.Errorf("%w: bulk %s: spread is %s", ErrConfig, a.verb, units.Duration(o.Spread))
+		return fmt.Errorf("%w: bulk %s: the spread is %s", ErrConfig, a.verb, units.Duration(o.Spread))
 	case o.Spread > 0 && (a.verb == "cancel" || a.verb == "delete" || a.by != 0):
 		return bad("spread", o.Spread, "0: only tasks that are run, revived or moved to an absolute time can be spread")
 	}
@@ -121,7 +121,7 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 		return bad("to", "", "a time; to move tasks by a duration, use BulkRescheduleBy")
 	}
 	if reason := units.Instant(a.at); reason != "" {
-		return fmt.Errorf("%w: bulk %s: to is %s", ErrConfig, a.verb, reason)
+		return fmt.Errorf("%w: bulk %s: the time (to) is %s", ErrConfig, a.verb, reason)
 	}
 	if a.at.IsZero() || rows.Millis(a.at.Add(o.Spread)) > rows.MaxDue {
 		return bad("to", a.at.Format(time.RFC3339), "a time up to the year 9999, including the spread")

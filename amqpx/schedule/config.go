@@ -93,7 +93,7 @@ func (x RateLimit) completed() (RateLimit, error) {
 func laneOf(d topology.Destination) (rows.Lane, error) {
 	switch {
 	case (d.Queue == "") == (d.Exchange == ""):
-		return rows.Lane{}, fmt.Errorf("%w: queue %q and exchange %q; set one of them", ErrConfig, d.Queue, d.Exchange)
+		return rows.Lane{}, fmt.Errorf("%w: queue %q and exchange %q; set exactly one of them", ErrConfig, d.Queue, d.Exchange)
 	case d.RoutingKey != "":
 		return rows.Lane{}, fmt.Errorf("%w: exchange %q with routing key %q; an exchange is held back with all its routing keys: omit the key", ErrConfig, d.Exchange, d.RoutingKey)
 	case len(d.Queue+d.Exchange) > rows.MaxName || !rows.IsText(d.Queue+d.Exchange):

@@ -153,7 +153,7 @@ type handed struct{}
 func Handed[T any](ctx context.Context) (own T, err error) {
 	t, ok := ctx.Value(handed{}).(Tx)
 	if !ok {
-		return own, errors.New("the context contains no transaction; expected the context of a handler's function")
+		return own, errors.New("the context contains no transaction; pass the context that the handler received")
 	}
 	return As[T](ctx, t)
 }

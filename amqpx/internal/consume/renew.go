@@ -138,7 +138,7 @@ func (k *Consumer) renewed(ctx context.Context, d *Delivery) bool {
 	err := k.all.cfg.Publisher.Pass(ctx, k.copyOf(d))
 	switch {
 	case err != nil && ctx.Err() == nil:
-		k.stuck.Warn(k.log, "renew", "could not renew a message that has returned to its queue; the message is held unchanged", zap.String("id", d.ID), zap.Int64("returns", d.returns), zap.Error(err))
+		k.stuck.Warn(k.log, "renew", "could not replace a redelivered message by a copy with a new delivery count; the message is held, and further redeliveries count towards the delivery limit of its queue", zap.String("id", d.ID), zap.Int64("returns", d.returns), zap.Error(err))
 		return false
 	case err != nil:
 		return false

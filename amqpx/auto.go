@@ -104,8 +104,8 @@ func (a *auto) Bindings(dest topology.Destination) []topology.Binding {
 	return all
 }
 
-// Canary returns the canary of the native strategy. It returns nothing if there is no native strategy, because the
-// other strategies do not need to be tested.
+// Canary returns the test bindings and routes of the native strategy (see InstantProber). It returns nothing if there
+// is no native strategy, because the other strategies do not need to be tested.
 func (a *auto) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	if a.cfg.Native == nil {
 		return nil, nil
@@ -126,7 +126,8 @@ func (a *auto) choose(delay time.Duration) Strategy {
 	return a.cfg.Bucket
 }
 
-// Route returns the route of the strategy for the delay.
+// Route returns the route of the strategy that choose selects. If the delay is too long, the error names the longest
+// delay of all strategies.
 func (a *auto) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	r, err := a.choose(delay).Route(dest, delay, tolerance)
 	if de, ok := errors.AsType[*topology.DelayError](err); ok {

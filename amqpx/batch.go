@@ -52,7 +52,7 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 	if outcome == nil {
 		return fmt.Errorf("%w: SendEach: outcome is nil; SendBatch collects the outcomes", ErrConfig)
 	}
-	var panicked atomic.Pointer[guard.PanicError] // the last one
+	var panicked atomic.Pointer[guard.PanicError] // the last panic of outcome
 	err := c.sendEach(ctx, msgs, func(i int, err error) {
 		if p := guard.Call(c.log, "outcome of SendEach", func() { outcome(i, err) }); p != nil {
 			panicked.Store(p)
@@ -64,7 +64,7 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 	return err
 }
 
-// sendEach is SendEach with an outcome that neither panics nor ends its goroutine.
+// sendEach is SendEach for an outcome function that must not panic or end its goroutine.
 func (c *Client) sendEach(ctx context.Context, msgs []Message, outcome func(i int, err error)) error {
 	if len(msgs) == 0 {
 		return nil
@@ -190,7 +190,7 @@ type group struct {
 	items []int
 
 	inflight []batchItem // published and not yet confirmed, oldest first
-	again    []int       // failed in this round, to be tried again
+	again    []int       // items that failed in this round and are to be tried again
 	pause    time.Duration
 
 	wrote atomic.Int64
@@ -247,7 +247,7 @@ func (g *group) rounds(ctx context.Context) {
 			g.reap(ctx)
 		}
 		if todo = g.again; len(todo) > 0 {
-			_ = g.b.c.pause(ctx, &g.b.items[todo[0]], g.pause) // if ctx has ended, the next publish reports that
+			_ = g.b.c.pause(ctx, &g.b.items[todo[0]], g.pause) // ignore the error: if ctx has ended, the next publish reports it
 		}
 	}
 }
@@ -281,14 +281,15 @@ func (g *group) enter(ctx context.Context, w *flow.Window, e flow.Entry, cost in
 	return w.Enter(ctx, e, cost)
 }
 
-// reap waits for the result of the oldest unconfirmed publication.
+// reap waits for the outcome of the group's oldest unconfirmed message and handles it.
 func (g *group) reap(ctx context.Context) {
 	it := g.inflight[0]
 	g.inflight = g.inflight[1:]
 	g.followItem(ctx, it.index, it.by, it.wait(ctx))
 }
 
-// followItem handles the outcome of a try.
+// followItem handles the outcome of a try to publish item i: it reports the result, or notes that the item has to be
+// tried again.
 func (g *group) followItem(ctx context.Context, i int, sess *session, o flow.Outcome) {
 	p := &g.b.items[i]
 	s := g.b.c.follow(ctx, p, sess, o)

@@ -212,8 +212,8 @@ type QueueInfo struct {
 // the queue, and since then any of configure, write or read.
 //
 // The broker reports a queue that does not answer as empty and without consumers. If a queue looks like that, and the
-// user may read it, QueueInfo also fetches a message from it, to find out whether it answers. If it gets one that has
-// just arrived, it requeues it.
+// user may read it, QueueInfo also fetches a message from it, to find out whether it answers. If it receives a message
+// that has just arrived, it requeues that message.
 //
 // Ready excludes messages that consumers have not acknowledged, messages that are still in a delay queue, and messages
 // that the last delay queue is just transferring. So a queue without ready messages may still receive some.
@@ -245,7 +245,7 @@ func (c *Client) queueInfo(ctx context.Context, queue string) (QueueInfo, error)
 }
 
 func (c *Client) count(ctx context.Context, sess *declare.Session, queue string) (QueueInfo, error) {
-	answered := make(chan QueueInfo, 1) // Do leaves the request running when ctx ends
+	answered := make(chan QueueInfo, 1) // buffered, because Do leaves the request running when ctx ends
 	err := c.decl.Do(ctx, sess, func(conn *amqp.Connection) error {
 		ch := wire.Channel{Conn: conn}
 		defer ch.Close()

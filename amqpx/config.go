@@ -34,11 +34,11 @@ const (
 	// destination is refused with a *topology.DestinationError, so that a typo does not create a queue without
 	// consumers. Broker-named reply queues are the exception: they need not be listed.
 	DeclareListed Declaration = "listed"
-	// DeclareNothing checks that objects exist and creates none. Use it for clients without the configure
-	// permission, after `rabbitdelay apply`. It assumes that an object exists if the user is not allowed to see it
-	// (since RabbitMQ 4.3, seeing an object needs some permission on it). It re-binds its destinations, the only
-	// way AMQP offers to check a binding, which needs write on the destination's queue and read on the delivery
-	// exchange. Without these permissions Send fails with a *topology.DestinationError.
+	// DeclareNothing checks that objects exist and creates none. Use it for clients without the configure permission,
+	// after `rabbitdelay apply`. It assumes that an object exists if the user is not allowed to see it (since RabbitMQ
+	// 4.3, seeing an object needs some permission on it). It re-binds its destinations, because AMQP offers no other
+	// way to check a binding. This needs write on the destination's queue and read on the delivery exchange. Without
+	// these permissions Send fails with a *topology.DestinationError.
 	DeclareNothing Declaration = "nothing"
 )
 
@@ -229,7 +229,7 @@ func (c Config) Validate() error {
 	within("SendTimeout", c.SendTimeout, time.Millisecond, 24*time.Hour)
 	within("RecheckInterval", c.RecheckInterval, 10*time.Millisecond, 24*time.Hour)
 	count("MaxInFlight", c.MaxInFlight, 1<<20)
-	count("MaxBody", c.MaxBody, 512<<20) // the broker's own limit
+	count("MaxBody", c.MaxBody, 512<<20) // the highest max_message_size that a broker accepts
 	count("HeldBytes", c.HeldBytes, math.MaxInt32)
 	count("MaxRouteQueues", c.MaxRouteQueues, 100_000)
 	within("Lead", c.Lead, 0, topology.MaxLead)

@@ -167,7 +167,7 @@ func (c *Client) consumeOptions(queue string, opts []ConsumeOption) (*consumeOpt
 const wantHandler = "expected a function. JSON returns a nil handler if its function is nil, and schedule.Handler and idempotency.Handler return " +
 	"one if the function or the database is nil; for a pgx pool, use pgxtx.TaskHandler and pgxtx.IdempotentHandler"
 
-// consumable returns an error if the queue cannot be consumed with any options.
+// consumable returns an error if the queue cannot be consumed, whatever the options are.
 func (c *Client) consumable(queue string) error {
 	if queue == "" || len(queue) > topology.MaxRoutingKey || !isName(queue) {
 		return fmt.Errorf("%w: queue: %q; expected a name of 1 to %d bytes of UTF-8 without line breaks", ErrConfig, queue, topology.MaxRoutingKey)

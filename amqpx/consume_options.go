@@ -45,7 +45,8 @@ func WithConcurrency(n int) ConsumeOption {
 //
 // When messages that are held until their due time (Config.Lead) use half of the prefetch, the consumer doubles it, up
 // to 65535, by starting additional consumers on the broker. On a queue with a single active consumer, the additional
-// consumers receive nothing, so set a prefetch of at least the message rate times the lead plus a second.
+// consumers receive nothing, so set a prefetch of at least the number of messages that arrive during the lead plus a
+// second.
 func WithPrefetch(n int) ConsumeOption {
 	return func(o *consumeOptions) {
 		o.expect(n >= 1 && n <= consume.MaxPrefetch, "WithPrefetch", n, "1 to 65535")

@@ -92,7 +92,7 @@ func checkFrame(most int, p *prepared, ofRoute amqp.Table) error {
 	}
 	headers := p.headers(ofRoute)
 	defer recycle(headers)
-	m := table.Measure{Size: 128} // the frame itself, a time, and properties of fixed length
+	m := table.Measure{Size: 128} // allows for the frame itself, a time, and properties of fixed length
 	m.Table(headers, 0)
 	x := &p.pub
 	for _, s := range []string{x.ContentType, x.ContentEncoding, x.CorrelationId, x.ReplyTo, x.Expiration, x.MessageId, x.Type, x.UserId, x.AppId} {

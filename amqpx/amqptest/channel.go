@@ -59,7 +59,7 @@ func (ch *channel) onMethod(f codec.Frame) {
 }
 
 // handler decodes the arguments of a method, executes it and answers. If the arguments cannot be decoded, they are zero
-// and the method has no effect.
+// values and the method has no effect; onMethod then closes the connection with a syntax error.
 type handler func(ch *channel, d *codec.Decoder) *rabbit.Error
 
 // handlers returns the handler of each method that a client may send on a channel.
@@ -102,7 +102,7 @@ func (ch *channel) fail(err *rabbit.Error, m method) {
 	ch.conn.send(ch.id, channelClose, "", closing(err, m))
 }
 
-// end requeues the channel's unsettled messages.
+// end stops the channel's consumers and its timer, and requeues its unsettled messages.
 func (ch *channel) end() {
 	ch.content = nil
 	ch.deliveries.Close()

@@ -65,7 +65,7 @@ func (c *conn) serve() {
 	c.srv.do(c.start)
 	for {
 		f, err := codec.ReadFrame(r, c.frameMax)
-		done := true // do does not call its function after the server has been closed
+		done := true // stays true if the server has been closed, because do then does not call its function
 		c.srv.do(func() { done = c.take(f, err) })
 		if done {
 			return
@@ -76,7 +76,7 @@ func (c *conn) serve() {
 // take handles a frame or a read error, and reports whether the connection has ended.
 func (c *conn) take(f codec.Frame, err error) (done bool) {
 	for c.blocked && !c.ended && !c.srv.closed {
-		c.srv.unblocked.Wait() // a broker that blocks a connection does not read it
+		c.srv.unblocked.Wait() // a broker does not read from a connection that it blocks
 		c.srv.advance()
 	}
 	switch {
@@ -201,7 +201,7 @@ func (c *conn) tuneOk(d *codec.Decoder) {
 }
 
 // heartbeat sends a heartbeat if nothing else has been sent recently. It closes a connection on which nothing has
-// arrived for two intervals.
+// arrived for two intervals, unless the connection is blocked and therefore not read.
 func (c *conn) heartbeat() {
 	now := time.Now()
 	switch {
@@ -239,7 +239,7 @@ func (c *conn) fail(err *rabbit.Error, m method) {
 	c.send(0, connectionClose, "", closing(err, m))
 }
 
-// closing returns the arguments of channel.close and connection.close.
+// closing returns the arguments of channel.close or connection.close for an error that the method m has caused.
 func closing(err *rabbit.Error, m method) []byte {
 	return encode(uint16(err.Code), err.Text, uint32(m))
 }
@@ -292,7 +292,7 @@ func (c *conn) send(channel uint16, m method, about string, args []byte, content
 
 func (c *conn) write(b []byte) {
 	c.sent = time.Now()
-	_, _ = c.net.Write(b) // the reader notices when the client is gone
+	_, _ = c.net.Write(b) // ignore the error: the reader notices when the client is gone
 }
 
 // inbox holds back frames while an earlier one is delayed.
@@ -332,7 +332,7 @@ func (in *inbox) put(c *conn, f codec.Frame, handle func(codec.Frame)) {
 	handle(f)
 }
 
-// stall calls f after d, and then uses handle for the frames that have arrived in the meantime.
+// stall calls f after d, and then passes the frames that have arrived in the meantime to handle.
 func (in *inbox) stall(c *conn, d time.Duration, handle func(codec.Frame), f func()) {
 	in.stalled = true
 	time.AfterFunc(d, func() {

@@ -76,7 +76,7 @@ func (ch *channel) Cancelled(consumer string) {
 	if notify, _ := ch.conn.able["consumer_cancel_notify"].(bool); !notify {
 		return
 	}
-	ch.conn.send(ch.id, basicCancel, "", encode(consumer, true)) // no answer is expected
+	ch.conn.send(ch.id, basicCancel, "", encode(consumer, true)) // true means that the client does not answer (no-wait)
 }
 
 // message delivers a message and starts the timer for the consumer timeout.
@@ -88,8 +88,8 @@ func (ch *channel) message(m method, about string, msg *rabbit.Message, args ...
 	ch.conn.send(ch.id, m, about, encode(args...), header(p), p.Body)
 }
 
-// overdue closes the channel if a delivery was not acknowledged in time. Since 4.3 it cancels only the consumer, unless
-// the client has already cancelled it.
+// overdue closes the channel if a delivery was not acknowledged in time. Since RabbitMQ 4.3, it only cancels the
+// consumer, and closes the channel if there is no consumer to cancel.
 func (ch *channel) overdue() {
 	if ch.closing || ch.conn.ended {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
-// queueName returns name, or the last declared queue if name is empty.
+// queueName returns name or, if name is empty, the name of the queue that the channel declared last.
 func (ch *channel) queueName(name string) (string, *rabbit.Error) {
 	if name = cmp.Or(name, ch.lastQueue); name == "" {
 		return "", rabbit.Refusal(amqp.NotFound, "no previously declared queue")

@@ -38,7 +38,7 @@
 //
 // # Versions
 //
-// Options.Version selects the RabbitMQ version, from 3.10 on. Versions differ in delivery limits and which deliveries
+// Options.Version selects the RabbitMQ version, from 3.10 on. Versions differ in delivery limits, in which deliveries
 // count towards them, in priorities of quorum queues, in dead-letter cycles, in which errors close the connection, and
 // in error texts. From 4.4 on, a quorum queue holds a message until the time in its header x-opt-delivery-time.
 //

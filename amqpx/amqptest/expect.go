@@ -30,7 +30,8 @@ type Waiting struct {
 
 	// Queue is the queue to which the message will be delivered, or in which it already is.
 	Queue string
-	// In is the queue that currently contains the message. It is empty while the delayed-message plugin holds it.
+	// In is the queue that currently contains the message. It is empty while the delayed-message plugin holds the
+	// message.
 	In string
 	// Due is the time at which the message is due (amqpx.HeaderDue), or zero if it has none.
 	Due time.Time
@@ -59,7 +60,8 @@ func (s *Server) Waiting() (all []Waiting) {
 // transit returns a function that reports whether a queue belongs to a delay strategy. It derives the prefixes from the
 // existing delivery exchanges.
 func (s *Server) transit() func(queue string) bool {
-	prefixes := []string{"delay"} // always included, because other systems' delay queues would not be known otherwise
+	// Always include a prefix, so that naming.Reserved is called and recognises the delay queues of other systems too.
+	prefixes := []string{"delay"}
 	for _, name := range s.broker.VHost("/").ExchangeNames() {
 		if p, ok := strings.CutSuffix(name, ".deliver"); ok {
 			prefixes = append(prefixes, p)
@@ -219,7 +221,7 @@ func clip(body []byte) string {
 	return string(body)
 }
 
-// Intervals at which RunUntilIdle polls.
+// RunUntilIdle polls at intervals that grow from shortLook to longLook or, in a bubble, to longBubbleLook.
 const (
 	shortLook      = time.Millisecond
 	longLook       = time.Second

@@ -213,7 +213,7 @@ type Frame struct {
 
 // Action says what to do with a Frame. The zero Action lets it pass.
 type Action struct {
-	// Drop loses the frame. A client's frame has no effect, and a server's frame does not arrive.
+	// Drop discards the frame. A client's frame has no effect, and a server's frame does not arrive.
 	Drop bool
 	// Cut cuts the connection after the frame. Together with Drop, it cuts the connection instead of passing the frame.
 	Cut bool
@@ -221,7 +221,7 @@ type Action struct {
 	// effect on frames from the server.
 	Delay time.Duration
 
-	refusal *rabbit.Error // the error for a client's method on a channel
+	refusal *rabbit.Error // refuses a client's method with this error; set by RefuseMethod
 }
 
 // Control calls decide for each method in either direction. If there are several controls, the server calls the latest
@@ -245,7 +245,8 @@ func (f *faults) act(c *conn, fr Frame) Action {
 }
 
 // CutAt cuts the connection when the n-th frame of a method passes, counted from 1, before the frame has an effect or
-// arrives. For example, CutAt("basic.ack", 1) loses the first confirm although the broker has stored the message.
+// arrives. For example, if the clients only publish, CutAt("basic.ack", 1) loses the first confirm although the broker
+// has stored the message.
 func (s *Server) CutAt(method string, n int) (undo func()) {
 	return s.Control(func(f Frame) Action {
 		if f.Method != method {
@@ -276,7 +277,7 @@ func (s *Server) Delay(method, name string, d time.Duration) (undo func()) {
 	})
 }
 
-// arriving returns the Frame of a method from a client.
+// arriving describes a client's method as a Frame.
 func arriving(c *conn, f codec.Frame) Frame {
 	m, d := readMethod(f.Payload)
 	fr := Frame{Connection: c.name, Channel: f.Channel, FromClient: true, Method: m.String()}

@@ -151,8 +151,9 @@ func (s *Server) Connections() (all []ConnectionState) {
 	return all
 }
 
-// Publishes returns how many messages clients have published to an existing exchange, whether or not the server
-// accepted them.
+// Publishes returns how many messages clients have published to an exchange, including messages that were returned or
+// nacked, or that a fault refused. Messages that the broker's own rules refuse, for example because of their size, do
+// not count.
 func (s *Server) Publishes(exchange string) (n int) {
 	s.do(func() { n = s.published[exchange] })
 	return n

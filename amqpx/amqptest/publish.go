@@ -30,7 +30,7 @@ func (ch *channel) onPublish(d *codec.Decoder) *rabbit.Error {
 func (ch *channel) onContent(f codec.Frame) {
 	ct := ch.content
 	if ct == nil && len(ch.conn.srv.faults.controls) > 0 {
-		return // belongs to a publish that a Control has dropped
+		return // the frame belongs to a message whose basic.publish a Control has dropped
 	}
 	if ct == nil || ct.headed != (f.Kind == codec.FrameBody) {
 		ch.conn.fail(rabbit.Refusal(amqp.UnexpectedFrame, "expected method frame, got non method frame instead"), 0)
@@ -94,7 +94,7 @@ func (ch *channel) publish(ct *content) *rabbit.Error {
 	return nil
 }
 
-// acceptable returns an error for messages that RabbitMQ rejects for any exchange.
+// acceptable returns an error if RabbitMQ refuses the message before it routes it.
 func (ch *channel) acceptable(ct *content) *rabbit.Error {
 	c, size := ch.conn, len(ct.message.Body)
 	switch most := c.srv.opts.MaxMessageSize; {
@@ -117,7 +117,7 @@ func (ch *channel) acceptable(ct *content) *rabbit.Error {
 	return nil
 }
 
-// confirm acks or nacks a message, unless a fault holds the confirm back.
+// confirm acks or nacks a message if the channel is in confirm mode, unless a fault holds the confirm back.
 func (ch *channel) confirm(about string, fault effect, rejected bool) {
 	if !ch.confirming {
 		return

@@ -92,8 +92,8 @@ type Server struct {
 	running   sync.WaitGroup
 
 	faults    faults
-	published map[string]int // messages by exchange
-	calls     map[method]int // methods that clients have sent
+	published map[string]int // number of messages published to each exchange
+	calls     map[method]int // number of times that clients have sent each method
 }
 
 // NewServer starts a server. If it is called inside a testing/synctest bubble, the server and everything that it starts

@@ -10,10 +10,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/codec"
 )
 
-// Permission is a kind of permission for queues and exchanges.
+// Permission is one of the three permissions that a RabbitMQ user can have for names of queues and exchanges.
 type Permission string
 
-// The three permissions of RabbitMQ.
+// RabbitMQ's permissions, and the operations that need them.
 const (
 	PermissionConfigure Permission = "configure" // declare and delete
 	PermissionWrite     Permission = "write"     // publish to an exchange, bind a queue

@@ -4,7 +4,8 @@ package faketime
 
 import "time"
 
-// apart is the minimum difference between a bubble's clock, which starts in the year 2000, and the system's clock.
+// apart is the difference between Go's clock and the system's clock above which Inside assumes a bubble. A bubble's
+// clock starts in the year 2000.
 const apart = time.Hour
 
 // Inside reports whether the caller runs in a testing/synctest bubble, where the clock differs from the system's.

@@ -18,7 +18,8 @@ func inequivalent(arg, of, received, current string) *Error {
 	return precondition("inequivalent arg '%s' for %s: received %s but current is %s", arg, of, received, current)
 }
 
-// sameArgs compares the arguments with the given keys. It returns RabbitMQ's error for the first one that differs.
+// sameArgs compares the values that two argument tables have for the given keys. It returns RabbitMQ's error for the
+// first key whose values differ.
 func sameArgs(of string, have, want amqp.Table, keys []string) *Error {
 	for _, k := range keys {
 		h, hok := have[k]
@@ -55,7 +56,7 @@ func sameFlags(of string, flags ...flag) *Error {
 	return nil
 }
 
-// typeNames maps types of table values to RabbitMQ's names.
+// typeNames maps the types of table values to RabbitMQ's names for them.
 var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[string](): "longstr", reflect.TypeFor[[]byte](): "binary", reflect.TypeFor[bool](): "bool",
 	reflect.TypeFor[int8](): "byte", reflect.TypeFor[uint8](): "unsignedbyte",
@@ -71,7 +72,7 @@ func typeName(v any) string { return cmp.Or(typeNames[reflect.TypeOf(v)], "void"
 // maxTTL is the broker's maximum for TTLs and expirations: ten years, in ms.
 const maxTTL = 10 * 365 * 86400 * 1000
 
-// arguments reads the values of a table and keeps the first error.
+// arguments reads and checks the values of an argument table, and keeps the first error.
 type arguments struct {
 	table amqp.Table
 	of    string // "queue 'q' in vhost '/'"
@@ -84,7 +85,7 @@ func (a *arguments) refusef(key, format string, args ...any) {
 	}
 }
 
-// number returns an integer from lo to hi, or absent if the key is missing.
+// number returns an integer argument, which must be from lo to hi, or absent if the key is missing.
 func (a *arguments) number(key string, lo, hi, absent int64) int64 {
 	v, ok := a.table[key]
 	if !ok {
@@ -104,7 +105,8 @@ func (a *arguments) number(key string, lo, hi, absent int64) int64 {
 	return n
 }
 
-// typed returns an argument of type T. It returns false if the key is missing or its value has another type.
+// typed returns an argument of type T. It returns false if the key is missing, or if its value has another type, which
+// is also an error.
 func typed[T any](a *arguments, key string) (x T, ok bool) {
 	v, set := a.table[key]
 	if x, ok = v.(T); set && !ok {
@@ -124,11 +126,11 @@ func (a *arguments) oneOf(key, refusal string, allowed ...string) string {
 	return ""
 }
 
-// queueArg is a queue argument that has no effect in this model but may be rejected.
+// queueArg says which types of queues accept an argument, and how its value is checked.
 type queueArg struct {
 	key     string
-	classic bool // classic queues accept it
-	quorum  bool
+	classic bool // classic queues accept the argument
+	quorum  bool // quorum queues accept the argument
 	check   func(a *arguments, key string)
 }
 

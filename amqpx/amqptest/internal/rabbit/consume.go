@@ -60,7 +60,7 @@ type Consumer struct {
 	inFlight int
 }
 
-// NewChannel returns a channel of the connection owner.
+// NewChannel returns a channel of the connection owner, whose client receives deliveries through sink.
 func (b *Broker) NewChannel(owner any, sink Sink) *Channel {
 	return &Channel{broker: b, owner: owner, sink: sink, consumers: map[string]*Consumer{}, paused: map[string]*Consumer{}}
 }
@@ -68,7 +68,7 @@ func (b *Broker) NewChannel(owner any, sink Sink) *Channel {
 // Qos limits the unsettled deliveries of each consumer that starts later or, with global, the unsettled deliveries of
 // the whole channel.
 func (c *Channel) Qos(prefetch int, global bool) *Error {
-	if !global || c.broker.is(4, 3, 0) { // 4.3 applies global to each consumer
+	if !global || c.broker.is(4, 3, 0) { // 4.3 ignores global, so the limit applies to each consumer
 		c.prefetch = prefetch
 		return nil
 	}
@@ -146,7 +146,7 @@ func (c *Channel) Get(q *Queue, noAck bool) (d Delivery, ok bool, err *Error) {
 		return d, false, nil
 	}
 	d = c.hand(q.lines.popFirst(l), q, nil, noAck)
-	q.expire() // the next message is at the head now
+	q.expire() // the message that is now at the head may have expired
 	return d, true, nil
 }
 
@@ -164,7 +164,8 @@ func (c *Channel) hand(m *Message, q *Queue, k *Consumer, noAck bool) Delivery {
 	return d
 }
 
-// Oldest returns the time of the oldest unsettled delivery, in ms. It returns false if there is none.
+// Oldest returns the time of the oldest unsettled delivery in ms or, with quorumOnly, of the oldest one from a quorum
+// queue. It returns false if there is none.
 func (c *Channel) Oldest(quorumOnly bool) (ms int64, ok bool) {
 	for _, h := range c.unacked {
 		if !h.gone && (!quorumOnly || h.queue.quorum) {
@@ -285,7 +286,7 @@ func (c *Channel) giveBack(done []*held, how giving) {
 func (q *Queue) comeBack(m *Message, how giving) {
 	again := *m
 	again.returned = true
-	if q.quorum || q.vhost.is(4, 3, 0) { // 4.3 counts in all queues
+	if q.quorum || q.vhost.is(4, 3, 0) { // 4.3 counts returns in classic queues too
 		again.acquired++
 		if how.failed {
 			again.deliveries++
@@ -331,7 +332,7 @@ func (c *Channel) Close() {
 	}
 }
 
-// Holds returns the number of unsettled deliveries.
+// Holds returns the number of the channel's unsettled deliveries.
 func (c *Channel) Holds() (n int) {
 	for _, h := range c.unacked {
 		if !h.gone {
@@ -341,7 +342,7 @@ func (c *Channel) Holds() (n int) {
 	return n
 }
 
-// Consuming returns the number of consumers.
+// Consuming returns the number of the channel's consumers.
 func (c *Channel) Consuming() int { return len(c.consumers) }
 
 func (c *Channel) pumpFor(done []*held) {
@@ -416,6 +417,6 @@ func (q *Queue) pump() {
 		k.channel.sink.Deliver(k.Tag, k.channel.hand(q.lines.popFirst(l), q, k, k.NoAck))
 	}
 	if handed {
-		q.expire() // the next message is at the head now
+		q.expire() // the message that is now at the head may have expired
 	}
 }

@@ -21,8 +21,8 @@ type deadLetter struct {
 	retry   int64 // time of the next attempt; 0 before the first
 }
 
-// giveUp removes a message from the queue for good: it dead-letters the message, or drops it if the queue has no
-// dead-letter exchange.
+// giveUp dead-letters a message that has left the queue or was not accepted by it. If the queue has no dead-letter
+// exchange, the message is dropped.
 func (q *Queue) giveUp(m *Message, reason string) {
 	switch {
 	case q.deadLetter == nil:

@@ -61,7 +61,7 @@ func Refusal(code int, format string, args ...any) *Error {
 // maxText is the maximum length of a reply text in bytes.
 const maxText = 255
 
-// deprecated returns the error for a feature that 4.3 no longer permits.
+// deprecated returns the error for a feature that RabbitMQ 4.3 no longer permits.
 func deprecated(feature string) *Error {
 	return Refusal(amqp.InternalError, "Feature `%s` is deprecated.\nBy default, this feature is not permitted anymore.\n"+
 		"The feature will be removed from a future major RabbitMQ version, regardless of the configuration; actual version to be determined.\n"+

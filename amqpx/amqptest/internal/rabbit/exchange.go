@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// delayedKind is the exchange type of the plugin.
+// delayedKind is the exchange type of the delayed-message plugin.
 const delayedKind = "x-delayed-message"
 
 // ExchangeSpec contains the arguments of exchange.declare.

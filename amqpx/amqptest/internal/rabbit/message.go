@@ -19,7 +19,7 @@ type Message struct {
 
 	hidden     []string // the routing keys in the BCC header
 	deaths     []death  // the most recent first
-	first      death    // the first death; before 4.0.1 none if the client published deaths
+	first      death    // the first death; before 4.0.1, it is empty if the client published deaths
 	foreign    bool     // the client published deaths, and the message has not died here yet
 	carried    int64    // failed deliveries carried over from the queue where it died
 	deliveries int64    // failed deliveries in this queue
@@ -78,7 +78,7 @@ func (v *VHost) newMessage(exchange, key string, p amqp.Publishing) (m *Message,
 	return m, nil
 }
 
-// appendKeys appends the routing keys in the given header.
+// appendKeys appends the routing keys in the given header (CC or BCC), without duplicates.
 func appendKeys(keys []string, headers amqp.Table, name string) ([]string, *Error) {
 	v, ok := headers[name]
 	if !ok {

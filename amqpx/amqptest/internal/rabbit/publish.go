@@ -141,7 +141,7 @@ func (q *Queue) expire() {
 				due = append(due, q.lines.popFirst(l))
 				again = q.lines.merged
 				if again {
-					return // merging the lines may have changed which one is next
+					return // the next message may be in another line
 				}
 			}
 		})

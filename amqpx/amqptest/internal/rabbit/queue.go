@@ -47,7 +47,7 @@ type Queue struct {
 	gone      bool
 }
 
-// The arguments that RabbitMQ compares, in its order.
+// The arguments that RabbitMQ compares when a queue is declared again, in RabbitMQ's order.
 var (
 	classicArgs = []string{
 		"x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-length",
@@ -156,7 +156,7 @@ func (q *Queue) configure() *Error {
 	a := &arguments{table: q.Args, of: q.of()}
 	kinds := []string{"classic", "quorum"}
 	if q.vhost.is(4, 3, 0) {
-		kinds = append(kinds, "") // the default
+		kinds = append(kinds, "") // an empty type means the default
 	}
 	q.quorum = a.oneOf("x-queue-type", `"unsupported queue type 'VALUE'"`, kinds...) == "quorum"
 	a.known(q.quorum, q.vhost.broker.Version())

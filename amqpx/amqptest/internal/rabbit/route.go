@@ -109,7 +109,7 @@ func matchWords(p, k []string) bool {
 }
 
 // matchHeaders reports whether the headers of a message satisfy the arguments of a binding to a headers exchange.
-// Arguments that begin with "x-" are only compared with all-with-x and any-with-x.
+// Arguments that begin with "x-" are compared only if x-match is all-with-x or any-with-x.
 func matchHeaders(args, headers amqp.Table) bool {
 	mode, _ := args["x-match"].(string)
 	withX := strings.HasSuffix(mode, "-with-x")
@@ -134,7 +134,7 @@ func matchHeaders(args, headers amqp.Table) bool {
 	return !some || matched > 0
 }
 
-// sameValue compares table values as RabbitMQ does. Numbers are compared by value, regardless of their width.
+// sameValue compares table values as RabbitMQ does. Integers are compared by value, regardless of their width.
 func sameValue(a, b any) bool {
 	if x, ok := integer(a); ok {
 		y, ok := integer(b)
@@ -149,7 +149,7 @@ func sameValue(a, b any) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// integer returns a whole number of any integer type.
+// integer converts a value of any integer type to int64. It returns false for other types.
 func integer(v any) (int64, bool) {
 	switch n := reflect.ValueOf(v); n.Kind() {
 	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Int:

@@ -45,7 +45,8 @@ func recycle(t amqp.Table) {
 	tables.Put(t)
 }
 
-// userHeaders copies the user's headers from all tables. If a name occurs more than once, the last value wins.
+// userHeaders copies the headers that users may set (header.Kept) from all tables into one. If a name occurs more than
+// once, the last value wins.
 func userHeaders(all ...amqp.Table) amqp.Table {
 	t, ok := tables.Get().(amqp.Table)
 	if !ok {
@@ -61,8 +62,8 @@ func userHeaders(all ...amqp.Table) amqp.Table {
 	return t
 }
 
-// maxHeaderCount is the largest number of user headers. It leaves space for the headers that rabbitdelay and the
-// broker add.
+// maxHeaderCount is the largest number of user headers. amqp091 cannot read a table with more than 8,192 elements, and
+// rabbitdelay and the broker add headers of their own.
 const maxHeaderCount = 8000
 
 // checkHeaders rejects headers that would end a connection: the publisher's, because the broker refuses them, or the

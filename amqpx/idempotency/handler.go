@@ -99,9 +99,9 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 	once := func(begun func()) error {
 		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx sqldb.Tx) error {
 			p.skipped = ""
-			// The record is the first statement of the transaction for three reasons. A concurrent transaction with the
-			// same id waits here for the outcome of this one, before fn has read anything. A deferred transaction of
-			// SQLite takes its write lock here and does not have to upgrade a read lock, which can fail. And MySQL's
+			// Insert the record in the transaction's first statement, for three reasons. A concurrent transaction with
+			// the same id waits here for the outcome of this one, before fn has read anything. A deferred transaction
+			// of SQLite takes its write lock here and does not have to upgrade a read lock, which can fail. And MySQL's
 			// repeatable read takes its snapshot after the wait.
 			n, err := h.insert(ctx, tx, []*piece{p})
 			if err != nil {
@@ -234,7 +234,7 @@ func (h *handler) insert(ctx context.Context, tx sqldb.Tx, pieces []*piece) (int
 	} else {
 		values := "VALUES " + row + strings.Repeat(", "+row, len(pieces)-1)
 		if query += values + unlessThere; d == sqldb.MySQL {
-			query = "INSERT IGNORE " + into + values // identify has checked the values
+			query = "INSERT IGNORE " + into + values // IGNORE hides no invalid values, because identify has checked them
 		}
 		for _, p := range pieces {
 			args = append(args, p.scope, p.id, now)

@@ -61,7 +61,7 @@ func ReadDeadLetter(raw amqp.Delivery, queue, prefix string) DeadLetter {
 	l := DeadLetter{Delivery: amqpx.ReadDelivery(raw, queue, prefix), Died: raw.Timestamp, Requeued: header.Instant(raw.Headers, header.Requeued)}
 	l.Error, _ = raw.Headers[header.Error].(string)
 	for _, a := range header.FailedAttempts(raw.Headers) {
-		text, _ := a.(string) // it is always a string
+		text, _ := a.(string) // FailedAttempts returns only strings
 		l.Attempts = append(l.Attempts, text)
 	}
 	exchange, key := raw.Exchange, raw.RoutingKey
@@ -169,7 +169,7 @@ type DeadLetterFilter struct {
 	OlderThan, NewerThan time.Duration
 }
 
-// deadReasons are the reasons that a dead letter can have.
+// deadReasons lists the valid values of DeadLetterFilter.Reasons.
 var deadReasons = []string{ReasonRejected, ReasonAttempts, ReasonDeliveries, ReasonUnreadable, ReasonParked, ReasonExpired, ReasonMaxLen, ReasonDeliveryLimit}
 
 // Empty reports whether the filter selects everything.

@@ -102,7 +102,7 @@ func allowedReturns(ctx context.Context, m *live.Management, queue string, v pla
 	return limit, nil
 }
 
-// countReady is count with a time limit, because a broker may take minutes to say that a queue does not answer.
+// countReady calls count with a time limit, because a broker may take minutes to say that a queue does not answer.
 func countReady(ctx context.Context, conn *amqp.Connection, queue string) (amqp.Queue, error) {
 	one, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
@@ -111,7 +111,7 @@ func countReady(ctx context.Context, conn *amqp.Connection, queue string) (amqp.
 		if err != nil {
 			return amqp.Queue{}, err
 		}
-		defer func() { _ = ch.Close() }() // nothing is held on it
+		defer func() { _ = ch.Close() }() // no messages are held on the channel, so none are requeued
 		return count(one, conn, ch, queue)
 	})
 	why, down := channels.Down(err)

@@ -18,8 +18,8 @@ import (
 // Republish sends a message that another program published and that is not in a queue (but in the plugin's table, for
 // example), so that it reaches its destination at the given time. The message keeps its id, properties, body,
 // timestamp, user-id and headers, including rabbitdelay's own headers. It becomes persistent. UnsupportedProperties
-// returns the parts that are left out. The parameter offset says how far the clock that at was computed with is ahead
-// of this process's clock.
+// returns the parts that are left out. If the time at was computed with another clock, offset says how far that clock
+// is ahead of this process's.
 //
 // Errors are the same as for Client.Send. The broker refuses a user-id that is not the connection's user.
 func Republish(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {

@@ -168,7 +168,7 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions,
 	p.large = size >= maxPeekBytes
 	p.gone = before.Messages - read - int(last.MessageCount)
 	if err == nil && read > 0 {
-		err = ch.Nack(last.DeliveryTag, true, true) // because 4.3 counts a basic.reject
+		err = ch.Nack(last.DeliveryTag, true, true) // not basic.reject, which 4.3 counts as a failed delivery
 	}
 	// A quorum queue answers before it has put the messages back, and counts the reader as a consumer until then.
 	if err == nil {

@@ -291,7 +291,7 @@ func (r *requeue) full() bool { return r.o.Limit > 0 && r.tried() >= r.o.Limit }
 func (r *requeue) tried() int { return r.rep.Gone() + r.failed }
 
 const (
-	maxPortion = 250 // messages in memory
+	maxPortion = 250 // maximum number of messages in a batch, which is kept in memory
 	maxLines   = 20  // maximum number of lines in a result, and of ids in a report
 )
 

@@ -155,7 +155,7 @@ func (q *queueSource) acknowledge(round []*letter) error {
 		}
 		q.r.rep.PutBack--
 	}
-	return q.ask(q.forced, func() error { return q.ch.Qos(1, 0, false) }) // answered after the acknowledgements
+	return q.ask(q.forced, func() error { return q.ch.Qos(1, 0, false) }) // the broker answers after it has processed the acknowledgements
 }
 
 // keep makes sure that a message that stays can be put back. If the queue might drop it, keep publishes a copy to the

@@ -90,7 +90,7 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 	if r.o.DryRun || r.early(l) {
 		err = r.exists(ctx, l)
 	}
-	carried := l.raw.UserId == "" && l.UserID != "" && r.early(l) // sent through the strategy, like a retry
+	carried := l.raw.UserId == "" && l.UserID != "" && r.early(l) // the message is delayed like a retry, so its user id stays in the header rabbitdelay-carried
 	if err == nil && l.fate.Outcome == RequeueSent && !carried {
 		l.userID, l.lost, err = r.users.of(ctx, &l.raw)
 	}

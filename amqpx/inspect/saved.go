@@ -63,7 +63,7 @@ type savedLine struct {
 	Digest          string        `json:"digest,omitempty"` // of all fields above, as saved; only for tasks
 }
 
-// base64String is a byte slice that is base64 in JSON.
+// base64String is a byte slice that JSON contains as a base64 string.
 type base64String []byte
 
 // MarshalJSON writes the message on one line. The line of a task's message has a digest, so that an edit can be
@@ -168,8 +168,8 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// maxSavedLine limits the length of a line. RabbitMQ accepts bodies of up to 512 MiB. Its default limit is 16 or 128
-// MiB, depending on the version.
+// maxSavedLine limits the length of a line in bytes. RabbitMQ accepts bodies of up to 512 MiB, which fit into a line
+// even as base64. Its default limit is 16 or 128 MiB, depending on the version.
 const maxSavedLine = 1 << 30
 
 // SavedIn returns the messages in a file that a SaveFile has written. Each iteration opens the file again and reads it
@@ -308,7 +308,7 @@ func (s *SaveFile) append(list []SavedMessage) (n int64, err error) {
 		if err != nil {
 			return 0, fmt.Errorf("message %q: %w", m.Message.MessageId, err)
 		}
-		_, _ = out.Write(append(line, '\n')) // Flush returns its error
+		_, _ = out.Write(append(line, '\n')) // ignore the error: Flush returns it too
 		n += int64(len(line)) + 1
 	}
 	if err := out.Flush(); err != nil {

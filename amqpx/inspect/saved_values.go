@@ -79,7 +79,7 @@ func (s *seconds) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &at); err != nil {
 		return fmt.Errorf("%s; expected a time such as 2026-12-24T08:00:00Z", shorten(data))
 	}
-	s.Time = time.Unix(at.Unix(), 0) // the same value that amqp091 reads
+	s.Time = time.Unix(at.Unix(), 0) // the form in which amqp091 returns a timestamp
 	return nil
 }
 
@@ -216,7 +216,7 @@ func readTyped(data []byte) (any, error) {
 	return nil, fmt.Errorf("%s; %w", shorten(data), errTyped)
 }
 
-// readers parse a value by the name of its type.
+// readers maps the name of a type to the function that parses its values.
 var readers map[string]func(json.RawMessage) (any, error)
 
 func init() { //nolint:gochecknoinits // the reader for tables uses readers, which would be an initialisation cycle

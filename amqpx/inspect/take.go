@@ -158,7 +158,7 @@ func (t *taker) putBack() error {
 		if len(tags) == 0 || err != nil {
 			continue
 		}
-		if err = t.ch.Nack(tags[len(tags)-1], true, true); err != nil { // because 4.3 counts a basic.reject
+		if err = t.ch.Nack(tags[len(tags)-1], true, true); err != nil { // not basic.reject, which 4.3 counts as a failed delivery
 			return err
 		}
 		there, err = t.seen(there + len(tags))
@@ -197,7 +197,7 @@ func (t *taker) ready() (int, error) {
 		t.unseen = true
 		return 0, nil
 	}
-	if err != nil { // the request may still be running
+	if err != nil { // do not read q, to which the request may still write
 		return 0, err
 	}
 	return q.Messages, nil

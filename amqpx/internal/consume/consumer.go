@@ -87,7 +87,8 @@ func (a *Consumers) New(set Settings) *Consumer {
 // queue returns the consumer's queue as a destination.
 func (k *Consumer) queue() topology.Destination { return topology.Destination{Queue: k.set.Queue} }
 
-// Run consumes until ctx or Stop ends, or the consumer cannot start. It then waits for the running handlers.
+// Run consumes until ctx ends or the client is closed (Config.Stop), and then waits for the running handlers. It also
+// ends, with an error, if the consumer cannot start.
 func (k *Consumer) Run(ctx context.Context) error {
 	if err := k.all.begin(k); err != nil {
 		return err

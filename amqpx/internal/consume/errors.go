@@ -41,8 +41,8 @@ func (e *RequeueError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *RequeueError) Unwrap() error { return e.Err }
 
-// noDelay replaces any delay below shortestDelay, which may be 0, negative, or a number whose unit was forgotten.
-// Without this, a handler that keeps returning such a delay would keep itself and the broker busy.
+// noDelay replaces any delay below shortestDelay. Such a delay may be 0, negative, or a number whose unit was
+// forgotten. Without this, a handler that keeps returning such a delay would keep itself and the broker busy.
 const (
 	noDelay       = time.Second
 	shortestDelay = 10 * time.Millisecond

@@ -75,7 +75,7 @@ type ages struct {
 	mu      sync.Mutex
 	working map[*Delivery]struct{}
 	longest time.Duration // the greatest age at which a delivery was settled in time
-	limit   time.Duration // the age of the oldest delivery when the broker cancelled the consumer; 0 before that
+	limit   time.Duration // estimate of the consumer timeout, made when the broker cancels the consumer; 0 before that
 }
 
 // start records that a delivery is being handled or settled.
@@ -98,8 +98,9 @@ func (a *ages) end(d *Delivery) {
 	}
 }
 
-// overrun records that the broker has cancelled the consumer, which holds the given deliveries in addition to those in
-// working. The oldest of them all has exceeded the consumer timeout, and no delivery that was settled earlier has.
+// overrun estimates the consumer timeout after the broker has cancelled the consumer. The estimate is the age of the
+// oldest unacknowledged delivery, in held or in a.working, but at least the greatest age at which a delivery was
+// settled in time.
 func (a *ages) overrun(held []*Delivery) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

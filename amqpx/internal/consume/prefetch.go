@@ -15,15 +15,15 @@ import (
 // MaxPrefetch is the largest prefetch count that AMQP can express.
 const MaxPrefetch = 65535
 
-// shrinkAfter is how long additional consumers are kept although few messages are held.
+// shrinkAfter is how long little of the prefetch must have been needed before an additional consumer is cancelled.
 const shrinkAfter = 10 * time.Second
 
-// prefetch manages the prefetch of a subscription by means of additional consumers on the same channel, which receive
-// more messages while many are held until their due time. Held messages must not use up the prefetch that messages
-// ready to be handled need, and the number of held messages depends on the lead and the message rate. On a queue with a
-// single active consumer the additional consumers receive nothing. Replacing the first consumer with one that has a
-// larger prefetch is not an alternative there, because the broker would in between activate another consumer of the
-// queue, which changes the order of messages.
+// prefetch grows a subscription's prefetch while many messages are held until their due time, so that these do not use
+// up the prefetch that is needed for messages that are ready to be handled. How many messages are held depends on the
+// lead and the message rate. The prefetch grows by additional consumers on the same channel. On a queue with a single
+// active consumer, the additional consumers receive nothing. Replacing the first consumer by one with a larger prefetch
+// would not help there: until the new one has started, the broker would activate another consumer of the queue, which
+// would change the order of messages.
 type prefetch struct {
 	total    int // prefetch of all consumers together
 	extra    []brokerConsumer

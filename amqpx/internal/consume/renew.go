@@ -68,8 +68,8 @@ func (s *subscription) countsReturns() bool {
 
 // mustWear reports whether the subscription's held messages must be renewed before they are returned to the queue. A
 // classic queue has no delivery limit, so the copies would be published for nothing. If the queue was deleted and
-// created again as a quorum queue since its type was read, the broker counts one return of each held message. That loses
-// none, because a message that has returned once is renewed as soon as it is delivered again.
+// created again as a quorum queue since its type was read, the broker counts one return of each held message. No
+// message is lost by that, because a message that has returned once is renewed as soon as it is delivered again.
 func (k *Consumer) mustWear(s *subscription) bool { return s.countsReturns() && !k.classic.Load() }
 
 // safeLimit is the lowest delivery limit with which a held message is safe on a broker that counts every return. With a
@@ -116,7 +116,7 @@ func (s *subscription) renew(k *Consumer) {
 			return
 		}
 		s.renewals.count++
-		go func() { // no handler waits for this, and a stopping consumer waits only briefly
+		go func() { // not counted as work, because a stopping consumer waits only briefly for renewals
 			left := d
 			if k.renewed(s.renewals.ctx, d) {
 				left = nil

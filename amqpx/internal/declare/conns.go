@@ -23,7 +23,7 @@ import (
 // is first needed and closed when it has been idle.
 type conns struct {
 	cfg    wire.Config
-	direct bool // whether the user has configured no dialer
+	direct bool // the default dialer is used, so a node can be dialled by its IP address
 	log    *zap.Logger
 
 	over   context.Context // when it ends, the connections are closed abruptly

@@ -149,7 +149,7 @@ func (tr traces) eventuallyGone(t *testing.T) {
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("traces of the broker are left after %v: %v", servers.Patience, found)
+			t.Fatalf("after %v, got the remaining traces of the broker %v, want none", servers.Patience, found)
 		case <-ticker.C:
 		}
 	}

@@ -77,7 +77,7 @@ func (d *plain) send(ctx context.Context, t task) (*amqp.DeferredConfirmation, e
 func confirmed(ctx context.Context, c *amqp.DeferredConfirmation) error {
 	ok, err := c.WaitContext(ctx)
 	if err == nil && !ok {
-		err = errors.New("the broker refused a message")
+		err = errors.New("the broker did not accept a message")
 	}
 	return err
 }

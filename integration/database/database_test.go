@@ -307,7 +307,7 @@ func TestKilled(t *testing.T) {
 				}
 				select {
 				case <-deadline:
-					t.Fatalf("traces of the server are left: %v", found)
+					t.Fatalf("got the remaining traces of the server %v, want none", found)
 				case <-ticker.C:
 				}
 			}

@@ -561,7 +561,7 @@ func listedTask(t *testing.T, s *schedule.Store, id string) schedule.TaskRow {
 			return got
 		}
 	}
-	t.Fatalf("task %s does not exist", id)
+	t.Fatalf("got no task %s, want it in the list", id)
 	return schedule.TaskRow{}
 }
 

@@ -86,7 +86,7 @@ func (b *browser) token() string {
 		m = tokenField.FindSubmatch(b.w.ask("GET", "/", "", b.with).text)
 	}
 	if m == nil {
-		b.w.t.Fatal("the page has no form with a token")
+		b.w.t.Fatal("the page contains no form with a token, want one")
 	}
 	return string(m[1])
 }

@@ -673,7 +673,7 @@ func TestDoctorCommand(t *testing.T) {
 		}
 		for _, key := range []string{"method", "resolution_ms"} {
 			if report.Clocks[0][key] == nil {
-				t.Errorf("the report after apply: the clock has no %s: %v", key, report.Clocks[0])
+				t.Errorf("the report after apply: got the clock %v, want it with %s", report.Clocks[0], key)
 			}
 		}
 		code, out = command("doctor", "--strategy", "plugin")

@@ -84,7 +84,7 @@ func newNode(g *guard.Guard, o Options) (server, addresses, string, error) {
 	}
 	epmd, err := exec.LookPath("epmd")
 	if err != nil {
-		return fail(errors.New("Erlang's program epmd is not in PATH"))
+		return fail(errors.New("PATH does not contain epmd, a program of Erlang"))
 	}
 	ports, err := loopback.Ports(4)
 	if err != nil {

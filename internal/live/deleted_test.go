@@ -37,7 +37,7 @@ func TestApplyDeclaresAgainWhatIsDeletedMeanwhile(t *testing.T) {
 			return a
 		})()
 		go func() {
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			other, err := srv.Connect()
 			if err != nil {
 				t.Error(err)

@@ -134,7 +134,7 @@ func (a *api) held() {
 	type rateLimit struct {
 		Destination
 
-		PerSecond float64 `json:"per_second"      minimum:"0" maximum:"100000"                                                                                                doc:"Tasks a second, such as 50 or 0.1. 0 means no rate limit."`
+		PerSecond float64 `json:"per_second"      minimum:"0" maximum:"100000"                                                                                                  doc:"Tasks a second, such as 50 or 0.1. 0 means no rate limit."`
 		Burst     int     `json:"burst,omitempty" minimum:"0" doc:"How many tasks may be sent together after an idle period. The default is a tenth of per_second, at least 1."`
 	}
 	huma.Register(a.API, op("POST", "/destinations/rate-limit", "set-rate-limit", tagDestinations, "Limit the task rate of a destination across all relays"),

@@ -142,9 +142,9 @@ func (a *api) tasks() {
 		func(ctx context.Context, in *struct {
 			Filter
 
-			Sort   string `query:"sort"   enum:"due,due-last,ended,ended-last"                             default:"due" doc:"The order: by due time, or by the time at which tasks ended, which lists only tasks that have ended. With -last, the latest are first."`
+			Sort   string `query:"sort"   enum:"due,due-last,ended,ended-last"                               default:"due" doc:"The order: by due time, or by the time at which tasks ended, which lists only tasks that have ended. With -last, the latest are first."`
 			Cursor string `query:"cursor" doc:"The value of next from the previous page, in the same order."`
-			Limit  int    `query:"limit"  default:"100"                                                    minimum:"1"   maximum:"1000"`
+			Limit  int    `query:"limit"  default:"100"                                                      minimum:"1"   maximum:"1000"`
 		},
 		) (*body[tasksPage], error) {
 			f, err := in.Filter.read("query")

@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// attempt is an attempt that was recorded before it ran, so that it counts even if it crashes its process. Its row in
-// rabbitdelay_effects contains the attempt's token until the attempt has an outcome.
+// attempt is the record of one run of the handler that is written before the run, so that the attempt counts even if it
+// crashes its process. Its row in rabbitdelay_effects contains the attempt's token until the attempt has an outcome.
 type attempt struct {
 	rows.EffectKey
 
@@ -23,9 +23,9 @@ type attempt struct {
 	clock time.Time     // the database's time at begun
 	begun time.Time
 
-	number  int    // the number of this attempt
+	number  int    // the attempt's number, counted from 1; at least the message's Attempt
 	before  int    // number of attempts that were recorded before it
-	release func() // leaves the lane for suspects; nil if the attempt is not in it
+	release func() // leaves the lane for suspects (see suspected); nil if the attempt is not in it
 }
 
 func newAttempt(d *amqpx.Delivery, created int64, lease time.Duration) *attempt {
@@ -173,7 +173,7 @@ func suspectLane(ctx context.Context) (release func(), err error) {
 }
 
 // startLease marks the task as running, unless it is already running, and returns the time at which the task was
-// created.
+// created. If the message may not take effect, it returns the reason as an error, such as a *skipError.
 func (h *handler) startLease(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (created int64, err error) {
 	defer pace.Wrote(h.db.DB)
 	f := fenceOf(d, now)

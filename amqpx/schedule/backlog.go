@@ -36,7 +36,8 @@ const mostLanes = 1000
 
 // Backlog counts waiting tasks. The horizons must be in ascending order. The parameter most, at least 1, caps each
 // count, and therefore the number of index entries that are read. A count equal to most means "most or more". Unsent
-// counts the tasks of up to 1000 destinations.
+// counts the tasks of up to 1000 destinations. While any destination is paused or has a rate limit, so do Oldest,
+// Overdue, Paused and Throttled.
 func (s *Store) Backlog(ctx context.Context, horizons []time.Duration, most int64) (Backlog, error) {
 	return reading(ctx, s, NoTx, Filter{}, "reading the backlog", func(c rows.Conn, _ rows.Filter) (Backlog, error) {
 		return s.backlog(ctx, c, horizons, most)

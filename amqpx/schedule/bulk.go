@@ -56,7 +56,8 @@ func BulkDelete() BulkAction {
 type BulkOptions struct {
 	// Batch is the number of tasks in one transaction. The default is 500, the maximum 5000.
 	Batch int
-	// Pause is the pause between two batches, which leaves the database time for other work. The default is none.
+	// Pause is how long the run waits between two batches, which leaves the database time for other work. By default it
+	// does not wait.
 	Pause time.Duration
 	// Limit stops the run after it has changed this many tasks. 0 means no limit.
 	Limit int64
@@ -167,8 +168,8 @@ func (a *BulkAction) statuses(f Filter) []string {
 	return a.want
 }
 
-// narrow restricts the filter to tasks with one status that still have to be changed, so that a task is not changed
-// twice, neither in the same run nor in a second one.
+// narrow restricts the filter to tasks with the given status that still have to be changed, so that no task is changed
+// twice, in this run or in a repeated one.
 func (a *BulkAction) narrow(f rows.Filter, status string, spread time.Duration, now time.Time) rows.Filter {
 	f.Status = status
 	switch {

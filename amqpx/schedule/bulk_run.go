@@ -70,7 +70,7 @@ type bulkRun struct {
 	seed    maphash.Seed
 }
 
-// bulkDone is what a run has done so far.
+// bulkDone is the progress of a run. A step changes a copy of it, which the run adopts after the commit.
 type bulkDone struct {
 	changed int64
 	place   rows.BulkPlace
@@ -82,8 +82,8 @@ func (d bulkDone) progress() BulkProgress {
 	return BulkProgress{Changed: d.changed, Place: Cursor(d.place.String()), Longest: d.longest}
 }
 
-// pageBatches is the number of batches that are read as one page. A database without statistics may read everything
-// that the filter selects for each page.
+// pageBatches is the number of batches that are read as one page. A page is larger than a batch, because a database
+// without statistics may read everything that the filter selects for each page.
 const pageBatches = 20
 
 // maxHeld is the maximum number of locked tasks that are left for the end of a run.
@@ -169,7 +169,7 @@ func (r *bulkRun) remember(ids []string) {
 	}
 }
 
-// allowed returns n, reduced to what the limit still allows.
+// allowed returns n, or the number of tasks that the limit still allows if that is smaller.
 func (r *bulkRun) allowed(n int) int {
 	if r.opts.Limit == 0 {
 		return n
@@ -204,7 +204,7 @@ func (r *bulkRun) page(ctx context.Context, after rows.Place) ([]rows.Seen, erro
 }
 
 // changeBatch changes the tasks of a batch that are not locked and have not changed since the page was read. The ids of
-// the locked tasks are added to Held.
+// the locked tasks are added to the place's Held, so that changeHeld changes them later.
 func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen, moves bool) error {
 	ids := make([]string, len(batch))
 	for i, p := range batch {

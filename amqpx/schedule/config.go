@@ -84,12 +84,13 @@ func (x RateLimit) completed() (RateLimit, error) {
 		return x, fmt.Errorf("%w: the rate limit of %s: %v tasks a second and a burst of %d; expected 0 for no limit, or a rate from one a day to %d a second, and a burst of 0 to %d",
 			ErrConfig, name, x.PerSecond, x.Burst, topology.MaxPerSecond, topology.MaxPerSecond)
 	}
-	x.Burst = max(x.Burst, 0) // without a rate limit
+	x.Burst = max(x.Burst, 0) // without a rate limit, a negative burst has not been rejected above
 	setDefault(&x.Burst, max(1, int(x.PerSecond/10)))
 	return x, nil
 }
 
-// laneOf returns the lane of a destination that can be paused or limited.
+// laneOf returns the lane of a destination, which is a queue, or an exchange with all its routing keys. It returns
+// ErrConfig for a destination that cannot be paused or limited.
 func laneOf(d topology.Destination) (rows.Lane, error) {
 	switch {
 	case (d.Queue == "") == (d.Exchange == ""):
@@ -148,7 +149,8 @@ type Config struct {
 	// Horizon is how long before its due time a task is sent to the broker. Until then it is only in the table. The
 	// default is 24 hours, or the sender's MaxDelay if that is shorter. MaxDelay is also the upper bound.
 	Horizon time.Duration
-	// Batch is the largest number of tasks in one claim. The default is 500, the maximum 5000.
+	// Batch is the largest number of tasks that a relay claims, which means reserves for publishing, at a time. The
+	// default is 500, the maximum 5000.
 	Batch int
 	// batchBytes is the largest number of bytes of bodies and headers in one claim, except that a claim of a single
 	// task may have more. The default is 16 MiB. The relay keeps up to Workers + 2 times this many bytes of tasks in
@@ -259,8 +261,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// WithDefaults returns the configuration with the defaults of zero fields. For a sender that cannot delay messages for a
-// day, New has already set Horizon.
+// WithDefaults returns the configuration with the defaults of zero fields. It does not know the sender: if the sender
+// cannot delay messages for a day, New sets a shorter Horizon before it calls WithDefaults.
 func (c Config) WithDefaults() Config {
 	setDefault(&c.MaxBody, 1<<20)
 	setDefault(&c.Horizon, 24*time.Hour)

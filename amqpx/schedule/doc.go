@@ -13,9 +13,10 @@
 // # How it works
 //
 // Every task is a row in rabbitdelay_tasks. The relay claims the rows that are due within its horizon, publishes them
-// with the remaining delay and marks them. Every change of a task gives the row a new version. The message of an older
-// version, wherever it is by then, no longer matches the row, so Handler acknowledges it without an effect. A task that
-// is still pending some time after its due time is published again by the sweeper if its message appears to be lost.
+// with the remaining delay and marks them as sent. Every change of a task gives the row a new version. The message of
+// an older version, wherever it is by then, no longer matches the row, so Handler acknowledges it without an effect. A
+// task that is still pending some time after its due time is published again by the sweeper if its message appears to
+// be lost.
 //
 // Use Handler for effects in the business database, which are committed together with the task's status. Use
 // LeaseHandler for work that does not fit into one transaction, such as a call to a payment provider or an e-mail.

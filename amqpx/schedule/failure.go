@@ -54,7 +54,8 @@ func counts(d *amqpx.Delivery, cause error) bool {
 	return !amqpx.IsSnoozed(cause) && !amqpx.IsRequeued(cause) && (!again || delay > 0)
 }
 
-// record records a failure. The task is not sent again until the duration again has passed.
+// record writes a failed attempt to the task's row. The parameter again is how long the sweeper must not send the task
+// again.
 //
 // If another task with the failed task's unique key is pending, the failed task cannot become pending too. The task
 // that is due first does the work: the failed task either stays running until its retry, or it gives way and is
@@ -99,8 +100,8 @@ func (h *handler) besideAnother(ctx context.Context, d *amqpx.Delivery, f *rows.
 	return nil
 }
 
-// recordOnce records a failure in one transaction. It also ends the attempt a if that was recorded before
-// it ran.
+// recordOnce records a failure in one transaction. If the attempt was recorded before it ran, recordOnce also ends that
+// record, a.
 func (h *handler) recordOnce(ctx context.Context, d *amqpx.Delivery, a *attempt, f rows.Failure, again time.Duration) error {
 	return h.db.Transact(ctx, func(c rows.Conn) error {
 		now, err := c.Clock(ctx) // relays use it to decide when to send again
@@ -137,8 +138,8 @@ func attemptNumber(d *amqpx.Delivery, a *attempt, cause error) int {
 	return d.Attempt
 }
 
-// retryMargin is how long the sweeper waits after a retry's due time before it sends the task again. unknownRetry
-// replaces an unknown pause before a retry, as in a Delivery that a test has created.
+// retryMargin is how long the sweeper waits after a retry's due time before it sends the task again. If the pause
+// before a retry is unknown, for example because a test has created the Delivery, untilRetry assumes unknownRetry.
 const (
 	retryMargin  = 2 * time.Minute
 	unknownRetry = 15 * time.Minute

@@ -10,7 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// fenceOf returns the fence of a message. For a message without a due time, the fence contains now as the due time.
+// fenceOf returns the fence of a message: the values that are compared with its task's row. For a message without a due
+// time, the fence contains now as the due time.
 func fenceOf(d *amqpx.Delivery, now int64) rows.Fence {
 	f := rows.Fence{ID: d.ID, Version: d.Version, Due: now}
 	if !d.Created.IsZero() {

@@ -27,8 +27,8 @@ type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 // HandlerOption is an option of Handler or LeaseHandler.
 type HandlerOption func(*handler)
 
-// OnSkip sets a hook that is called after a message was acknowledged without an effect, for example to
-// count such messages. It runs in the goroutine of the message.
+// OnSkip sets a hook that is called after a message was acknowledged without an effect, for example to count such
+// messages. It runs in the goroutine that has handled the message.
 func OnSkip(hook func(ctx context.Context, d *amqpx.Delivery, reason SkipReason)) HandlerOption {
 	return func(h *handler) { h.onSkip = hook }
 }
@@ -66,9 +66,9 @@ func WithDatabaseNow(now func() time.Time) HandlerOption {
 func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) { h.txOpts = opts } }
 
 // Handler wraps fn for Client.Consume. For each message it opens a transaction whose first statement marks the task as
-// done if it is pending in the message's version. If it is not, because the message is a duplicate or stale or the task
-// was cancelled, the message is acknowledged without an effect. If it is pending, fn runs and the transaction is
-// committed.
+// done if it is pending and has the message's version. If that succeeds, fn runs and the transaction is committed.
+// Otherwise, because the message is a duplicate or stale or the task was cancelled, the message is acknowledged without
+// an effect.
 //
 // A task that is sent to an exchange takes effect once in each queue that receives the message. Its status becomes done
 // with the first of these effects, and the failure of another queue's handler does not change that. A message that is
@@ -138,7 +138,7 @@ type handler struct {
 
 	given     sqldb.Dialect
 	txOpts    *sql.TxOptions
-	lease     time.Duration // of LeaseHandler
+	lease     time.Duration // the duration of LeaseHandler's lease
 	onSkip    func(context.Context, *amqpx.Delivery, SkipReason)
 	onFailure func(context.Context, *amqpx.Delivery, error, bool, error)
 }
@@ -151,7 +151,8 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 	return h.recordEnd(ctx, d, &a, func() error { return h.attempt(ctx, d, &a) })
 }
 
-// attempt handles a task's message. If the message was redelivered, attempt sets *at.
+// attempt handles a task's message. If the message was redelivered, the attempt is recorded before it runs, and *at is
+// set to that record, so that recordEnd can end it after a panic.
 func (h *handler) attempt(ctx context.Context, d *amqpx.Delivery, at **attempt) error {
 	var a *attempt
 	var err error

@@ -17,9 +17,9 @@ import (
 // It runs without a transaction, under a lease that is renewed while it runs. When the lease is lost, ctx ends with the
 // cause ErrLeaseLost, because another process may then start the same work.
 //
-// The work is done at least once. If the process dies after the call and before the commit, it is done again. key is
-// the same for every attempt of the task in this queue, even after the task was revived, rescheduled or run early. Pass
-// it to the provider as the idempotency key of the call, so that a repeated call has no second effect there. Only
+// The work is done at least once. If the process dies after the work and before the commit, the work is done again. key
+// is the same for every attempt of the task in this queue, even after the task was revived, rescheduled or run early.
+// Pass it to the provider as the idempotency key of the call, so that a repeated call has no second effect there. Only
 // Replace, or reusing the id for a new task, results in a new key. complete, which may be nil, runs in the transaction
 // that marks the task as done. Use it to store the result of the work.
 type LeaseFunc func(ctx context.Context, d *amqpx.Delivery, key string) (complete Func, err error)
@@ -202,7 +202,8 @@ func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delive
 	})
 }
 
-// stillOpen returns a *skipError if the task was changed or has ended since the lease ended.
+// stillOpen returns a *skipError if the task was changed or has ended. That is possible if the lease ended before the
+// work, because the sweeper then makes the task pending again.
 func (a *attempt) stillOpen(ctx context.Context, c rows.Conn, d *amqpx.Delivery, l rows.Lock) error {
 	task, err := c.Find(ctx, a.Task, a.clock.UnixMilli(), l)
 	switch {

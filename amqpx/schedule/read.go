@@ -99,7 +99,8 @@ func (s *Store) CountUpTo(ctx context.Context, ex Executor, f Filter, limit int6
 	})
 }
 
-// heldLanes returns the lanes that are paused, and the lanes whose due tasks wait for a rate limit.
+// heldLanes returns the lanes that are paused, and the other lanes that have a rate limit or whose tasks are being
+// spread after a pause.
 func (s *Store) heldLanes(ctx context.Context, c rows.Conn) (paused map[rows.Lane]bool, limited map[rows.Lane]*DestinationState, err error) {
 	gates, err := c.Gates(ctx)
 	paused, limited = map[rows.Lane]bool{}, map[rows.Lane]*DestinationState{}

@@ -69,7 +69,7 @@ func (s *Store) Run(ctx context.Context) error {
 		return s.cfg.clockInterval, s.pace.Adjust(ctx)
 	})
 	wg.Go(func() { s.relay.Beat(ctx) })
-	if !s.cfg.VirtualTime { // in virtual time, waiting for a connection takes no time
+	if !s.cfg.VirtualTime { // in virtual time, waiting for a connection takes no time, so there is nothing to measure
 		wg.Go(func() { s.watchPool(ctx) })
 	}
 	if s.cfg.Listener != nil {

@@ -171,8 +171,8 @@ func (x RecurringTasks) Pause(ctx context.Context, ex Executor, name string) err
 	return x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error { return p.SetPaused(ctx, c, name, true) })
 }
 
-// Resume resumes a paused recurring task. Occurrences that were due during the pause are skipped. It returns ErrNoSchedule if
-// there is no recurring task with that name.
+// Resume lets a paused recurring task create tasks again. Occurrences that were due during the pause are skipped. It
+// returns ErrNoSchedule if there is no recurring task with that name.
 func (x RecurringTasks) Resume(ctx context.Context, ex Executor, name string) error {
 	return x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error { return p.SetPaused(ctx, c, name, false) })
 }

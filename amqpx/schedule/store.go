@@ -177,7 +177,7 @@ func (s *Store) reports(part string) func(error) {
 		case errors.Is(err, ErrDenied):
 			level = zap.ErrorLevel // the error persists until the permission is granted
 		case sqldb.Unavailable(err):
-			kind = "unavailable" // the texts differ in ports and addresses
+			kind = "unavailable" // the messages of such errors differ in ports and addresses
 		}
 		log.Log(s.log, level, kind, "schedule: "+part+" failed; retrying", zap.Error(err))
 		if s.cfg.Hooks.Error != nil {

@@ -76,7 +76,7 @@ type UniqueResult struct {
 //
 // Only pending tasks are merged. A call during a LeaseHandler's work creates a second task, because the first one is no
 // longer pending. If the work then fails and the second task is due before the retry, the first task is cancelled in
-// favor of the second one.
+// favour of the second one.
 //
 // ScheduleUnique returns *TaskError for an invalid task, key or Unique, and *ExistsError if no task with the key is
 // pending but the id exists. The transaction can continue after an *ExistsError.

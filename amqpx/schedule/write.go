@@ -208,7 +208,7 @@ func (s *Store) change(ctx context.Context, ex Executor, id, action string, want
 		return err
 	}
 	key := ""
-	if want == StatusFailed { // the task would become pending
+	if want == StatusFailed { // the task becomes pending, so no other pending task may have its unique key
 		var pending string
 		if key, pending, err = c.KeyTaken(ctx, id); err == nil && pending != "" {
 			err = &uniqueError{id: id, key: key, pending: pending}

@@ -21,11 +21,12 @@ type Clock struct {
 	Measured func(skew, uncertainty time.Duration)
 
 	known  atomic.Pointer[reading]
-	asking chan struct{} // contains one element while a goroutine refreshes
+	asking chan struct{} // contains one element while a goroutine refreshes, so that only one does
 	asked  time.Duration // when the last refresh began
 }
 
-// reading is a time of the database and the reading of the monotonic clock at that time.
+// reading is a time by a wall clock, the database's or this process's, and the reading of the monotonic clock at that
+// time.
 type reading struct {
 	at time.Time
 	up time.Duration
@@ -62,8 +63,8 @@ func (c *Clock) Offset() time.Duration {
 const refreshEvery = time.Minute
 
 // Refresh measures once with ask if the last measurement is older than refreshEvery. If there is no measurement yet and
-// another goroutine is taking one, it waits for that one. After a failure, it waits for refreshEvery before it measures
-// again.
+// another goroutine is taking one, it waits for that one. After a failure, calls return without measuring until
+// refreshEvery has passed.
 func (c *Clock) Refresh(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) {
 	if r := c.known.Load(); r != nil {
 		if c.Up()-r.up < refreshEvery {

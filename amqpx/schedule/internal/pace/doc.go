@@ -4,4 +4,5 @@
 //	pace.go   pauses, and a loop that does something at an interval
 //	wake.go   which loops run on a database, and waking them
 //	clock.go  this process's clock, corrected by the database's
+//	pool.go   detecting that a database's pool has too few connections
 package pace

@@ -40,8 +40,8 @@ type Pace struct {
 	Interval time.Duration
 	// Patience is the maximum time that the database may take to answer.
 	Patience time.Duration
-	// Woken receives a value when tasks may be due before the next poll. Uncommitted is set before that if the tasks may
-	// not be committed yet.
+	// Woken receives a value when tasks may be due before the next poll. Uncommitted is set before that if the tasks
+	// may not be committed yet, so that the relay polls several times.
 	Woken       chan struct{}
 	Uncommitted atomic.Bool
 	// Listening is set while the database notifies this process of tasks that were committed and are due soon.
@@ -72,7 +72,7 @@ func (p *Pace) Longest(interval time.Duration) time.Duration {
 	return interval
 }
 
-// Rarely returns the interval of a loop that is not urgent.
+// Rarely returns the interval of a loop that is not urgent. In virtual time, that is at least an hour.
 func (p *Pace) Rarely(interval time.Duration) time.Duration {
 	if p.virtual {
 		return max(interval, 6*longestPause)
@@ -89,8 +89,8 @@ func (p *Pace) Workers(n int) int {
 	return n
 }
 
-// Horizon returns the time up to which a poll searches for lanes with tasks. In virtual time it returns the end of
-// time, because the loop there sleeps until the next task of any lane.
+// Horizon returns the time up to which a poll searches for destinations with tasks. In virtual time it returns the end
+// of time, because the loop there sleeps until the next task of any destination.
 func (p *Pace) Horizon(until int64) int64 {
 	if p.virtual {
 		return math.MaxInt64

@@ -15,7 +15,7 @@ var running = struct {
 	on map[sqldb.DB][]*Pace
 }{on: map[sqldb.DB][]*Pace{}}
 
-// Begin registers a pace until the returned function is called.
+// Begin registers a pace, so that writes to the database wake its loops, until the returned function is called.
 func (p *Pace) Begin(db sqldb.DB) (unregister func()) {
 	running.Lock()
 	defer running.Unlock()

@@ -12,7 +12,7 @@ import (
 type Occurrence struct {
 	ID        string    // the id of its task
 	At        time.Time // its time by the timetable, in the time zone of the recurring task
-	DeliverAt time.Time // At with jitter
+	DeliverAt time.Time // At plus the jitter
 }
 
 // The formats of the time in a task's id. An occurrence that was run by hand has milliseconds.

@@ -61,7 +61,7 @@ type aside struct {
 const (
 	failurePause = 5 * time.Second
 	limitPause   = time.Minute // for a row that another relay may be able to plan
-	mostAside    = 5000        // bounds the placeholders in a statement
+	mostAside    = 5000        // limits the placeholders in the statements that leave out these rows
 )
 
 // PlanAll plans all rows whose plan_at has passed, each in a separate transaction, and returns how long to wait before

@@ -60,8 +60,8 @@ func SetDefaults(s *rows.Schedule) {
 // for a valid task.
 type CheckTask func(t *rows.Task, maxBody int) *rows.FieldError
 
-// Check fills in defaults, validates a row and returns its timetable. The error is an *Error, in
-// which an unknown time zone is the last problem.
+// Check fills in defaults, validates a row and returns its timetable. The error is an *Error. If the time zone is
+// unknown, that is the last of its problems, which onlyZone relies on.
 func Check(s *rows.Schedule, maxBody int, checkTask CheckTask) (*timetable.Timetable, error) {
 	SetDefaults(s)
 	found := &Error{Name: s.Name}
@@ -164,7 +164,7 @@ func zoneOf(name string) (*time.Location, error) {
 	return zone, nil
 }
 
-// same reports whether two rows are equal, except for the columns that relays maintain and paused.
+// same reports whether two rows are equal, ignoring the column paused and the columns that relays maintain.
 func same(a, b *rows.Schedule) bool {
 	return a.Name == b.Name && a.Cron == b.Cron && a.TimeZone == b.TimeZone && a.Every == b.Every &&
 		sameInstant(a.Start, b.Start) && sameInstant(a.End, b.End) && a.Jitter.Milliseconds() == b.Jitter.Milliseconds() &&

@@ -1,6 +1,7 @@
 // Package relay claims tasks from the table, publishes their messages and records the outcomes. It knows about rows,
 // messages, and the failures of destinations. It knows nothing about why a task exists, what its handler does, or when
-// a task has to be sent again.
+// a task has to be sent again. A lane is a queue, or an exchange with all its routing keys. A target is the exact
+// destination of a message, including the routing key.
 //
 // A task goes through the files from top to bottom:
 //

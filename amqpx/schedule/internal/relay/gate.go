@@ -144,7 +144,8 @@ func (v *limiter) slot(t *rows.Task, now time.Time) {
 }
 
 // lookAt returns the time at which to poll the lane again. While tasks are spread over time, the lane is polled at a
-// fixed interval, because the time of the next later task is not known: the spread tasks come first in the index.
+// fixed interval, because the due time of the lane's next other task is not known: the tasks that are spread come
+// before it in the index.
 func (v *limiter) lookAt(now time.Time) time.Time {
 	if v.spread != nil {
 		return now.Add(gateAhead / 2)
@@ -290,7 +291,8 @@ func (r *Relay) recall(ctx context.Context, l rows.Lane) error {
 	for {
 		now := r.Pace.Now()
 		// The query can only compare resend_at, which is one Grace after the delivery of a task's first message, and
-		// four times Grace after the delivery of its third.
+		// four times Grace after the delivery of its third. A task that was sent more often may therefore not be
+		// recalled.
 		until := now.Add(recallAhead + 4*r.Grace).UnixMilli()
 		if r.Pace.Virtual() {
 			until = rows.MaxDue

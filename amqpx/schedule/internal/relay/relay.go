@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// Sender publishes; see schedule.Sender.
+// Sender publishes messages; see schedule.Sender.
 type Sender interface {
 	SendBatch(ctx context.Context, msgs []amqpx.Message) error
 }
@@ -40,10 +40,10 @@ type Relay struct {
 	Config
 
 	backoffs *backoffs
-	ahead    pace.Instant  // the due time of the first task beyond the horizon
-	claiming chan struct{} // contains one element during a claim; a mutex would stop the clock of a synctest bubble
-	got      map[rows.Lane]int
-	more     atomic.Bool // whether the last claim of new tasks left some unclaimed
+	ahead    pace.Instant      // the due time of the first task beyond the horizon
+	claiming chan struct{}     // contains one element during a claim; a mutex would stop the clock of a synctest bubble
+	got      map[rows.Lane]int // number of tasks that each lane got in the last claim, for a fair order
+	more     atomic.Bool       // whether the last claim of new tasks left some unclaimed
 	gates    atomic.Pointer[gates]
 	stuck    stuck
 	opens    pace.Instant // when to poll a lane with a rate limit again

@@ -21,7 +21,7 @@ type eachSender interface {
 
 var _ eachSender = (*amqpx.Client)(nil)
 
-// Publish sends the tasks and calls outcome for each of them, with nil when it was confirmed.
+// Publish sends the tasks and calls outcome for each of them, with nil if it was confirmed.
 func (r *Relay) Publish(ctx context.Context, list []*rows.Task, outcome func(*rows.Task, error)) {
 	ctx, cancel := context.WithTimeout(ctx, r.PublishTimeout)
 	defer cancel()

@@ -15,9 +15,9 @@ import (
 // markTimeout bounds the statements that settle a batch.
 const markTimeout = 15 * time.Second
 
-// MarkSent records confirmed publishes. A row that has changed since the claim has a different version, is not updated,
-// and will be sent again. A row that a handler has locked is skipped, because the handler itself updates the row: it
-// marks the task as done, or it records a failure, which also marks the task as sent.
+// MarkSent records confirmed publishes. A row that has changed since the claim has a different version, so it is not
+// updated, and its task will be sent again. A row that a handler has locked is skipped, because the handler itself
+// updates the row: it marks the task as done, or it records a failure, which also marks the task as sent.
 func (r *Relay) MarkSent(ctx context.Context, list []*rows.Task) error {
 	pauses := make([]time.Duration, r.MaxSends)
 	for n := range pauses {

@@ -20,7 +20,7 @@ const (
 	allQuiet ground = "none of their destination's tasks are being settled"
 )
 
-// evidence is what is known about a destination that has overdue tasks. Times and durations are in
+// evidence contains the known facts about a destination that has overdue tasks. Times and durations are in
 // milliseconds.
 type evidence struct {
 	now, grace int64
@@ -71,9 +71,9 @@ const (
 // window limits how many tasks of a destination are sent again while there is no proof that their messages are lost. It
 // begins with a few tasks, grows when consumers settle them, and shrinks when they do not.
 type window struct {
-	size  int
+	size  int      // number of tasks that may be sent again at a time; 0 before the first time
 	sent  int      // number of tasks that were sent again last
-	out   []string // ids of those tasks, at most the first watched ones
+	out   []string // ids of the first of those tasks, at most watched of them
 	since int64    // when they were sent
 	used  int64    // when the destination last had overdue tasks
 	told  int64    // when a message about the destination was last logged

@@ -38,9 +38,10 @@ type Sweeper struct {
 	windows map[relay.Target]*window // windows of the destinations with overdue tasks
 }
 
-// Next returns the pause until the next sweep. That is the interval while tasks are running under leases, which may end
-// at any time. In virtual time, the pause grows up to one Grace while overdue tasks are not handled, because each sweep
-// takes real time.
+// Next returns the pause until the next sweep. Outside of virtual time, that is the interval. In virtual time it may be
+// longer, because each sweep takes real time: it lasts until the next task becomes overdue, or grows up to one Grace
+// while overdue tasks are not handled. While tasks are running under leases, which may end at any time, it is the
+// interval.
 func (s *Sweeper) Next(ctx context.Context) time.Duration {
 	if !s.Pace.Virtual() {
 		return s.Interval
@@ -72,8 +73,8 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	return errors.Join(s.endLeases(ctx, c), s.failTimeless(ctx, c), s.resendOverdue(ctx, c))
 }
 
-// endLeases makes tasks pending again whose leases have ended because their processes have died. The
-// broker redelivers their messages. Once pending, the tasks can also be cancelled.
+// endLeases makes tasks pending again if their leases have ended because their processes have died. The broker
+// redelivers their messages. Once pending, the tasks can also be cancelled.
 func (s *Sweeper) endLeases(ctx context.Context, c rows.Conn) error {
 	now := s.Pace.Now().UnixMilli()
 	ids, err := c.EndedLeases(ctx, now)
@@ -274,7 +275,8 @@ func (s *Sweeper) giveUp(ctx context.Context, t relay.Target, list []*rows.Task)
 // depthTimeout is the time limit of a request for a queue's depth.
 const depthTimeout = 5 * time.Second
 
-// depth asks the broker for the number of ready messages.
+// depth asks the broker for the number of ready messages in a queue. It returns unknownDepth for an exchange, or if the
+// broker does not allow the question, and 0 if the queue does not exist.
 func (s *Sweeper) depth(ctx context.Context, t relay.Target) (ready int, info amqpx.QueueInfo, err error) {
 	if s.Inspector == nil || t.Queue == "" {
 		return unknownDepth, info, nil

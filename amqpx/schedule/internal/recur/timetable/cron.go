@@ -62,8 +62,8 @@ func parse(expression string) (*cron.SpecSchedule, error) {
 	return spec, nil
 }
 
-// unnamed rejects numeric weekdays in expressions that use Quartz's syntax in either day field.
-// Quartz counts Sunday as 1 and crontab as 0, so the number could mean another day than intended.
+// unnamed rejects numeric weekdays in expressions that use Quartz's syntax in either day field. Quartz counts Sunday as
+// 1 and crontab as 0, so the number could mean a different day from the intended one.
 func unnamed(dom, dow string) error {
 	number := ""
 	quartz := strings.ContainsAny(dom, "?lLwW#") || strings.ContainsAny(dow, "?#")
@@ -98,8 +98,8 @@ var places = []struct{ name, first, values string }{
 	{"weekday", "0", "0 to 7 (Sunday is 0 and 7) or sun to sat, mon#2, fri#L"},
 }
 
-// explain returns an error that names the first part of an expression that is invalid by itself. The
-// library's own errors name Go functions, and options that users of this package cannot set.
+// explain returns an error that names the first part of an expression that is invalid by itself. It replaces the
+// library's own errors, which name Go functions, and options that users of this package cannot set.
 func explain(fields []string) error {
 	for place, field := range fields {
 		for part := range strings.SplitSeq(field, ",") {

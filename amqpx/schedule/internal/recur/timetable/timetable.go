@@ -79,7 +79,7 @@ func (t *Timetable) Latest(from, to time.Time, n int) []time.Time {
 	}
 }
 
-// elapsed returns the first time after the given one that is a whole multiple of every away from anchor.
+// elapsed returns the first time after the given one that is anchor, or a whole number of intervals after it.
 func elapsed(anchor time.Time, every time.Duration, after time.Time) time.Time {
 	if after.Before(anchor) {
 		return anchor

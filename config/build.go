@@ -119,7 +119,7 @@ func (c *Config) Offline() (amqpx.Strategy, error) {
 
 // probes contains the functions that test a broker's features.
 type probes struct {
-	plugin   func() (*plugin.Strategy, error) // returns live.ErrNoPlugin without the plugin
+	plugin   func() (*plugin.Strategy, error) // returns live.ErrNoPlugin if the broker does not have the plugin
 	instants func() error                     // returns live.ErrInstantsIgnored if the broker does not delay until a given time
 }
 
@@ -222,8 +222,8 @@ func (d Delay) before(p Previous) (amqpx.Strategy, error) {
 	return d.bucket()
 }
 
-// Canary returns the current strategy's canary. The previous layouts need no test, because no messages are sent through
-// them.
+// Canary returns the bindings and routes with which a client tests the current strategy; see amqpx.InstantProber. The
+// previous layouts need no test, because no messages are sent through them.
 func (d *drained) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	if s, ok := d.Strategy.(amqpx.InstantProber); ok {
 		return s.Canary(queue)
@@ -307,8 +307,8 @@ func (c *Config) ownQueues() topology.Topology {
 	return own
 }
 
-// DescribePrevious returns the objects that retire deletes: the queues, exchanges and bindings of the previous layouts
-// that the current layout does not use, and the bindings of the file's destinations to these layouts.
+// DescribePrevious returns the objects that the command retire deletes: the queues, exchanges and bindings of the
+// previous layouts that the current layout does not use, and the bindings of the file's destinations to these layouts.
 func (c *Config) DescribePrevious(s amqpx.Strategy) (topology.Topology, error) {
 	d, ok := s.(*drained)
 	if !ok {
@@ -353,7 +353,7 @@ func unlike[T any](list, others []T, name func(T) string) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return names[name(x)] })
 }
 
-// DescribeAll returns the same as Describe plus the queues of the previous layouts. Use it for destroy.
+// DescribeAll returns the same as Describe plus the queues of the previous layouts. The command destroy deletes them.
 func (c *Config) DescribeAll(s amqpx.Strategy) (topology.Topology, error) {
 	all, err := c.Describe(s)
 	if err != nil {

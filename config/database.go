@@ -50,7 +50,7 @@ func OpenDB(u URL) (*sql.DB, idempotency.Dialect, error) {
 }
 
 // By default, database/sql keeps only two idle connections, so a program with more concurrent handlers would constantly
-// open and close connections. Each new connection costs the database a process and a login.
+// open and close connections. Each new connection costs the database a login, and PostgreSQL a process.
 const (
 	maxIdle  = 32
 	idleTime = time.Minute

@@ -70,7 +70,7 @@ func (c *Config) Management() (*live.Management, error) {
 		switch {
 		case b.ManagementURL != "":
 			if u, err = url.Parse(string(b.ManagementURL)); err != nil {
-				return nil, errors.New("broker.management_url: " + managementForm) // err contains the URL
+				return nil, errors.New("broker.management_url: " + managementForm) // err contains the URL, which may contain a password
 			}
 		case uri.Scheme == "amqp" && uri.Port == 5672:
 			u = &url.URL{Scheme: "http", Host: net.JoinHostPort(uri.Host, "15672")}

@@ -21,7 +21,7 @@ import (
 // file is the content of a YAML document.
 type file struct {
 	*yamldoc.Reader
-	values    map[string][]string  // unparsed texts of the settings, by path
+	values    map[string][]string  // values of the settings by path, not yet parsed; a list has several
 	previous  int                  // number of items in delay.previous
 	topology  topology.Topology    // not yet validated
 	schedules []schedule.Recurring // each validated
@@ -33,7 +33,7 @@ type file struct {
 // not be set.
 func readFile(data []byte, overridden func(path string) bool) *file {
 	f := &file{Reader: yamldoc.Parse(data), values: map[string][]string{}, overridden: overridden}
-	f.Known, f.Hidden = shape, ofSettings // the values of settings may be passwords
+	f.Known, f.Hidden = shape, ofSettings // the values of settings may be passwords, so problems do not quote them
 	f.Expand = func(path, text string) (string, error) {
 		setting := ofSettings(path)
 		if setting && overridden(path) {

@@ -67,7 +67,7 @@ func load(data []byte, src Source) (*Config, error) {
 	l.c.setDefaults()
 	problems := &l.file.Problems
 	places := maps.Clone(l.c.origins)
-	for path, place := range l.file.Places { // settings may be overridden, unlike values that only the file can set
+	for path, place := range l.file.Places { // add the places of values that only the file can set; a setting may come from another source
 		if strings.HasPrefix(path, "destinations[") || strings.HasPrefix(path, schedulesKey+"[") {
 			places[path] = place
 		}
@@ -86,8 +86,8 @@ var ErrConfig = errors.New("invalid configuration")
 // Error lists up to 100 problems in a configuration.
 type Error struct {
 	File string // empty if there is no file
-	// Problems name the setting's path, such as delay.bucket.resolution, the source of its value, and the expected value. They
-	// never contain a URL.
+	// Problems name the setting's path, such as delay.bucket.resolution, the source of its value, and the expected value.
+	// They never contain a URL.
 	Problems []topology.Problem
 }
 
@@ -136,8 +136,8 @@ const (
 	byFlag
 )
 
-// given is a value with its source. All layers of viper contain such values, except the environment, which viper reads
-// itself. The type of a value from viper therefore also shows its source.
+// given is a value with its source. Values from all layers of viper have this type, except values from the environment,
+// which viper itself reads as strings. A string from viper therefore comes from the environment.
 type given struct {
 	rank  rank
 	texts []string
@@ -173,7 +173,7 @@ func (l *loader) layers(data []byte) {
 	if url := os.Getenv("AMQP_URL"); url != "" {
 		l.v.SetDefault("broker.url", given{byDefault, []string{url}, yamldoc.Place{Origin: "AMQP_URL"}})
 	}
-	l.file = readFile(data, func(path string) bool { // the file's values have not been merged yet
+	l.file = readFile(data, func(path string) bool { // the file's values are not in viper yet, so a higher rank means that a flag or a variable sets the path
 		path, _, _ = strings.Cut(path, "[")
 		g, _ := l.value(path)
 		return g.rank > byFile
@@ -201,7 +201,8 @@ func (l *loader) unknownVariables(known map[string]bool) {
 			l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "this part of the file is not a setting and has no environment variable; `rabbitdelay settings` lists the variables")
 			continue
 		}
-		// Other programs of this project have variables whose names are the beginning of a setting's variable.
+		// Other programs of this project have variables whose names are the beginning of a setting's variable. Such a
+		// name is not a misspelt setting.
 		longer := func(setting string) bool { return strings.HasPrefix(setting, name) }
 		meant := naming.DidYouMean(name, slices.DeleteFunc(slices.Clone(names), longer))
 		inSection := slices.ContainsFunc(sections, func(s string) bool { return strings.HasPrefix(name, variable(s)+"_") })

@@ -21,12 +21,12 @@ func Schema() []byte {
 	}
 	text, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
-		panic("config: " + err.Error()) // cannot happen, because the schema consists of maps, lists and texts
+		panic("config: " + err.Error()) // cannot happen, because the schema consists of maps, lists and strings
 	}
 	return append(text, '\n')
 }
 
-// shape describes the YAML file.
+// shape returns a description of the YAML file: its keys, and the kinds of their values.
 func shape() *yamldoc.Shape {
 	f := &file{Reader: yamldoc.Parse(nil), values: map[string][]string{}, overridden: func(string) bool { return false }}
 	return f.Describe(f.keys())

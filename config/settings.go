@@ -24,7 +24,7 @@ type setting struct {
 	field any    // pointer to the value
 	def   string // the default in words; if empty, the field's default value
 	help  string
-	// bounds limits the value to a range of durations or to one of several texts. Limits that amqpx and dlx define
+	// bounds limits the value to a range of durations or to one of several strings. Limits that amqpx and dlx define
 	// are checked and described by those packages.
 	bounds bounds
 }

@@ -61,7 +61,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// checker collects problems.
+// checker checks the settings and collects the problems that it finds.
 type checker struct {
 	problems yamldoc.Problems
 	origins  yamldoc.Places

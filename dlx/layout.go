@@ -187,7 +187,8 @@ func hexRadices(resolution time.Duration) []int64 {
 	return radices
 }
 
-// digits is a number of resolutions written in a layout. Only the first len(layout.radices) elements are used.
+// digits is a delay, as a number of resolutions, in the number system of a layout. Element 0 is the digit at the lowest
+// position. Only the first len(layout.radices) elements are used.
 type digits [maxPositions]int64
 
 // write returns the digits of n and how many of them are not 0, which is the number of queues that the message passes

@@ -35,7 +35,7 @@ type Destination struct {
 	DeadLetter string
 }
 
-// RateLimit is a rate limit; see schedule.Config.RateLimits.
+// RateLimit limits how many tasks of package schedule are delivered to a destination; see schedule.Config.RateLimits.
 type RateLimit struct {
 	PerSecond float64 // from one a day to MaxPerSecond
 	Burst     int     // 0 means a tenth of PerSecond, but at least 1
@@ -52,7 +52,7 @@ func (c RateLimit) Valid() bool {
 	return c.PerSecond >= minPerSecond && c.PerSecond <= MaxPerSecond && c.Burst >= 0 && c.Burst <= MaxPerSecond
 }
 
-// MaxLead is the longest lead.
+// MaxLead is the maximum of Destination.Lead.
 const MaxLead = time.Minute
 
 // ToExchange reports whether the destination is an exchange.

@@ -92,7 +92,7 @@ func (e *FieldError) Error() string {
 	return fmt.Sprintf("%s is %s; it must be %s", name, e.Given(), e.Want)
 }
 
-// Given returns Value as it is shown in a message, with text in quotes and durations in the form of FormatDuration.
+// Given returns Value as it is shown in a message, with strings in quotes and durations in the form of FormatDuration.
 func (e *FieldError) Given() string {
 	switch v := e.Value.(type) {
 	case string:

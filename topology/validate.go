@@ -116,7 +116,7 @@ func (v *validator) name(path, what, name string) {
 	}
 }
 
-// short checks text that AMQP encodes as a short string: up to 255 bytes of UTF-8. Line breaks are rejected, because
+// short checks a value that AMQP encodes as a short string: up to 255 bytes of UTF-8. Line breaks are rejected, because
 // brokers silently remove them from names.
 func (v *validator) short(path, s string) {
 	switch {

@@ -148,7 +148,7 @@ func (d *decoder) readRetry(dst *Retry) yamldoc.Field {
 	}
 }
 
-// notZero reads a value that must not be 0.
+// notZero reads a value and rejects 0, because in Go a 0 would mean the default.
 func notZero[T int | float64 | time.Duration](d *decoder, dst *T, read func(*T) yamldoc.Field, want string) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		read(dst)(n, path)
@@ -171,7 +171,8 @@ func (d *decoder) jitter(dst *float64) yamldoc.Field {
 	}
 }
 
-// scalar reports whether a node is a scalar with one of the tags.
+// scalar reports whether a node is a scalar with one of the tags, and reports a problem if it is not. While the shape
+// of documents is being described, it only records the kind.
 func (d *decoder) scalar(n *yaml.Node, path, expected string, kind yamldoc.Kind, tags ...string) bool {
 	if d.Describing(kind) {
 		return false

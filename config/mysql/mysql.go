@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config/internal/dbdriver"
 )
 
-func init() { //nolint:gochecknoinits // linking the package is the point, as with database/sql
+func init() { //nolint:gochecknoinits // programs import the package only for this registration, like the drivers of database/sql
 	dbdriver.Register(schedule.MySQL, dbdriver.Driver{
 		Check: func(u string) error { _, err := parse(u); return err },
 		Open:  open,

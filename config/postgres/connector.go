@@ -46,7 +46,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	through := stdlib.GetConnector(*cfg)
 	c.chosen.Store(&through)
-	_ = conn.Close() // no transaction has begun on it
+	_ = conn.Close() // ignore the error: no transaction has begun on the connection
 	return through.Connect(ctx)
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config/internal/dbdriver"
 )
 
-func init() { //nolint:gochecknoinits // linking the package is the point, as with database/sql
+func init() { //nolint:gochecknoinits // programs import the package only for this registration, like the drivers of database/sql
 	dbdriver.Register(schedule.SQLite, dbdriver.Driver{
 		Check: func(u string) error { _, _, err := source(u); return err },
 		Open:  open,
@@ -31,7 +31,7 @@ func open(u string) (*sql.DB, error) {
 	if err != nil {
 		return nil, errURL
 	}
-	if memory { // every connection would have its own database
+	if memory { // with several connections, each would have its own database
 		db.SetMaxOpenConns(1)
 	}
 	return db, nil

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Broker is a broker to inspect and to change.
+// Broker compares a topology with the objects on a broker, and declares it there.
 type Broker struct {
 	// Conn declares the objects. Run one Apply at a time on a connection. Plan does not need it if there is a
 	// Management.

@@ -13,7 +13,8 @@ const Most = 1 << 10
 
 // Text returns the text of an error without the parts that differ between two messages that failed for the same reason.
 // Numbers and ids become #, including the unit of time or the colons and points between numbers. Quoted parts become
-// "…", and white space becomes one space, because form fields hold one line. Only the first 1,024 bytes are used.
+// "…", and white space becomes one space, because the text is used in filters, whose form fields have a single line.
+// Only the first 1,024 bytes are used.
 //
 //	order 42 was not found       order # was not found
 //	dial tcp 10.0.0.7:5432: …    dial tcp #: …
@@ -51,7 +52,7 @@ func Text(text string) string {
 	return strings.TrimSpace(strings.ToValidUTF8(line[:min(len(line), Most)], ""))
 }
 
-// Pieces returns substrings that every text with the normalised form like contains, in this order. These are the parts
+// Pieces returns substrings that occur, in this order, in every text whose normalised form is like. These are the parts
 // of like between its placeholders and spaces. A database query can use them to exclude most other texts. At most the
 // first few are returned.
 func Pieces(like string) []string {

@@ -152,7 +152,7 @@ func (c Conn) Candidates(ctx context.Context, p Purpose, requests []ClaimRequest
 	return candidates, err
 }
 
-// Claim sets the lease of the picked rows to end at until, and reads the rows.
+// Claim sets the lease of the candidates' rows to end at until, and reads the rows.
 func (c Conn) Claim(ctx context.Context, candidates []Candidate, until int64) ([]*Task, error) {
 	which := make([]any, len(candidates))
 	for i, p := range candidates {

@@ -59,7 +59,7 @@ type column struct {
 	cell func(t *Task) any
 	// by says who sets the column.
 	by setter
-	// text is the name of the Go field if the column is a text of the message, which has to be UTF-8 without NUL.
+	// text is the name of the Go field if the column is a string that has to be UTF-8 without NUL.
 	text string
 	// renewed is the SQL value to which the column is set when the task's version is raised; empty if the column keeps
 	// its value.
@@ -196,10 +196,10 @@ func SameMessage(a, b *Task) bool {
 	return reflect.DeepEqual(a.values(message), b.values(message)) && slices.Equal(a.Tags, b.Tags)
 }
 
-// Text is a text of a task's message.
+// Text is one of the strings of a task's message or destination, with the name of its Go field.
 type Text struct{ Field, Value string }
 
-// Texts returns the texts of the message that the caller sets.
+// Texts returns the strings of the message and its destination that the caller sets.
 func (t *Task) Texts() (list []Text) {
 	for _, c := range message {
 		if c.text != "" {
@@ -209,7 +209,7 @@ func (t *Task) Texts() (list []Text) {
 	return list
 }
 
-// textIn returns the text in a cell.
+// textIn returns the string in a cell, or nil if the cell contains a value of another type.
 func textIn(cell any) *string {
 	if o, ok := cell.(optional); ok {
 		return o.string
@@ -234,7 +234,7 @@ func (x lifetime) Scan(v any) error { return scanNumber(v, x.set) }
 
 func (x lifetime) set(ms sql.NullInt64) { *x.Duration = expiresAfterOf(ms) }
 
-// optional is a text that is NULL if it is empty.
+// optional is a string that is stored as NULL if it is empty.
 type optional struct{ *string }
 
 // Scan implements sql.Scanner.
@@ -242,8 +242,8 @@ func (x optional) Scan(v any) error { return scanText(v, x.set) }
 
 func (x optional) set(text sql.NullString) { *x.string = text.String }
 
-// headers are a task's headers, which are stored as a JSON object, or NULL if there are none. They are decoded after
-// the row has been read, because the rules for tasks and schedules differ.
+// headers scans the column headers, which is a JSON object, or NULL if there are none. It keeps the raw text, which is
+// decoded after the row has been read, because the rules for tasks and schedules differ.
 type headers struct{ *Task }
 
 // Scan implements sql.Scanner.

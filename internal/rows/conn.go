@@ -184,7 +184,7 @@ func (c Conn) each(ctx context.Context, query string, args []any, row func(scan 
 	return sqldb.Explain(errors.Join(found.Err(), found.Close()))
 }
 
-// texts runs a query that returns one text column.
+// texts runs a query that returns one column of strings.
 func (c Conn) texts(ctx context.Context, query string, args ...any) (list []string, err error) {
 	err = c.each(ctx, query, args, func(scan scanner) error {
 		var s string

@@ -38,7 +38,8 @@
 //     task gives way.
 //   - The longest wait of a task that is repeatedly postponed is counted from created_at. After that time, postponing
 //     the task no longer changes its version. Otherwise, endless postponing could make every message stale before it is
-//     handled. For the same reason, replacing has no longest wait.
+//     handled. Replacing has no longest wait, because a replacement changes the message and therefore always needs a
+//     new version.
 //   - If a token is still in rabbitdelay_effects when its message is redelivered, it belongs to an
 //     attempt that ended without an outcome.
 //   - On PostgreSQL a statement for many rows has one JSON parameter, so that it is planned once for

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/alike"
 )
 
-// Databases cannot decide which errors are similar, and they compare texts in different ways. A statement therefore
+// Databases cannot decide which errors are similar, and they compare strings in different ways. A statement therefore
 // only excludes rows that certainly do not match, and Matches checks the remaining rows.
 
 // ByError reports whether the filter has a condition on the error, which only Matches can decide.
@@ -62,7 +62,7 @@ func (c Conn) eachByError(ctx context.Context, f Filter, row func(queue, status 
 
 var errEnough = errors.New("enough rows were read")
 
-// Unsuccessful is a task with its last error, as it is read for grouping.
+// Unsuccessful is a task as it is read in order to group tasks by their last error.
 type Unsuccessful struct {
 	ID, Queue, Exchange string
 	At                  time.Time // when the task ended or, if it has not ended, when it is due

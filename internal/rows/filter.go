@@ -13,7 +13,7 @@ import (
 type Filter struct {
 	Queue, Exchange     string
 	Status              string
-	DueFrom, DueTo      time.Time // inclusive, exclusive
+	DueFrom, DueTo      time.Time // DueFrom is inclusive, DueTo exclusive
 	IDPrefix, Tag       string
 	UniqueKey           string
 	IDs                 []string // nil matches any id
@@ -146,14 +146,15 @@ func (f Filter) where() *clause {
 	return w
 }
 
-// afterAll sorts after all texts that consist of valid code points.
+// afterAll is the last code point. It sorts after all strings that begin with another one.
 const afterAll = "\U0010FFFF"
 
 // likeEscaper escapes a string for LIKE.
 var likeEscaper = strings.NewReplacer("~", "~~", "%", "~%", "_", "~_")
 
-// likeHeader returns a pattern that finds a header in a JSON text. The parameter colon is the separator between name
-// and value: this package writes only a colon, while other programs may write a space after it.
+// likeHeader returns a pattern for LIKE that finds a header in the JSON of the column headers. The parameter colon is
+// the separator between name and value: this package writes only a colon, while other programs may write a space after
+// it.
 func likeHeader(name, colon, value string) string {
 	k, _ := json.Marshal(name)  //nolint:errchkjson // strings do not fail
 	v, _ := json.Marshal(value) //nolint:errchkjson // strings do not fail

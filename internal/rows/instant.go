@@ -16,7 +16,8 @@ const (
 // farAway replaces an invalid time, so that it sorts after all valid times.
 const farAway = MaxDue + 1
 
-// Millis converts a due time to the value that is written. It rounds up, so that no task is early.
+// Millis converts a due time to the value that is written. It rounds up, so that no task is early. A time before minDue
+// becomes 0, which means immediately.
 func Millis(t time.Time) int64 {
 	if t.Unix() < minDue/1000 {
 		return 0

@@ -41,7 +41,7 @@ func (s Sort) column() string {
 	return "due_at"
 }
 
-// order returns the ORDER BY clause for both columns.
+// order returns the expressions for ORDER BY: the column of the time, and the id.
 func (s Sort) order() string {
 	if s.Last {
 		return s.column() + " DESC, id DESC"
@@ -76,8 +76,8 @@ const listPage = 500
 // List calls yield with the tasks of a list until yield returns false. Each page begins where the previous one ended,
 // so that no statement stays open in between.
 func (c Conn) List(ctx context.Context, l Listing, yield func(*Task) bool) error {
-	// SQLite allows any value in any column. It sorts texts after all numbers, so a position by time cannot distinguish
-	// them.
+	// SQLite allows any value in any column. It sorts text values after all numbers, so tasks with such a due time all
+	// have the same position by time, and are listed by id.
 	l.timeless = l.Sort == Sort{} && c.sqlite() && l.After.ID != "" && Stored(l.After.DeliverAt) > MaxDue
 	columns := taskColumns
 	if l.WithoutBody {
@@ -129,7 +129,7 @@ func (c Conn) listQuery(l Listing, columns string, n int) (query string, args []
 	}
 	table := "rabbitdelay_tasks"
 	switch {
-	case l.IDPrefix+l.Tag+l.UniqueKey != "" || len(l.IDs) > 0: // an index by time might sort a whole status
+	case l.IDPrefix+l.Tag+l.UniqueKey != "" || len(l.IDs) > 0: // with an index by time, the database might read all tasks of a status
 	case l.Sort.Ended:
 		table = c.tasksBy("finished", "")
 	case l.Queue+l.Exchange != "":
@@ -186,7 +186,7 @@ type Effect struct {
 	LeaseUntil time.Time
 }
 
-// Effects returns what handlers have recorded about a task, sorted by version and queue.
+// Effects returns the rows of rabbitdelay_effects for a task, sorted by version and queue.
 func (c Conn) Effects(ctx context.Context, id string) (list []Effect, err error) {
 	const query = "SELECT version, queue, COALESCE(done_at, 0), attempts, lease_until FROM rabbitdelay_effects WHERE task_id = ? ORDER BY version, queue"
 	err = c.each(ctx, query, []any{id}, func(scan scanner) error {

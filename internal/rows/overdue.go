@@ -87,7 +87,7 @@ func (c Conn) CountUnsettled(ctx context.Context, ids []string) (int64, error) {
 	return c.number(ctx, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE "+stillPending+" AND sends > 1 AND id IN ("+marks(len(ids))+")", anys(ids)...)
 }
 
-// Timeless reads some pending tasks whose due_at is not a time up to the year 9999, such as a text in SQLite, which
+// Timeless reads some pending tasks whose due_at is not a time up to the year 9999, such as a string in SQLite, which
 // sorts after all numbers. No claim finds them, because they are never due. Their field Bad contains the reason.
 func (c Conn) Timeless(ctx context.Context) ([]*Task, error) {
 	list, err := c.tasks(ctx, "SELECT "+bodiless+" FROM rabbitdelay_tasks WHERE status = 'pending' AND due_at > ? ORDER BY due_at, id LIMIT 500", []any{int64(MaxDue)})

@@ -34,7 +34,7 @@ type Schedule struct {
 	Planned  int64 // the version that was planned last
 	PlanAt   time.Time
 	BodySize int64
-	Bad      *FieldError // why the row, which another program wrote, cannot be read
+	Bad      *FieldError // why the row cannot be read, if another program wrote an invalid value; otherwise nil
 }
 
 // FieldError describes an invalid field of a task or a schedule.
@@ -323,7 +323,7 @@ func (c Conn) InsertOccurrence(ctx context.Context, s *Schedule, id string, due,
 	switch {
 	case c.mysql():
 		exists = "ON DUPLICATE KEY UPDATE rabbitdelay_tasks.id = rabbitdelay_tasks.id"
-	case c.postgres(): // without a cast, PostgreSQL treats the parameters as texts
+	case c.postgres(): // without a cast, PostgreSQL gives the parameters the type text
 		values = "CAST(? AS text), CAST(? AS bigint), CAST(? AS bigint), CAST(? AS bigint), CAST(? AS bigint)"
 	}
 	return c.changed(ctx, "INSERT INTO rabbitdelay_tasks (id, due_at, version, created_at, updated_at, "+carried+") SELECT "+values+", "+carried+

@@ -164,7 +164,7 @@ func (c Conn) KeysFree(ctx context.Context, ids []string) ([]string, error) {
 	return free, nil
 }
 
-// GiveWay cancels a task in favor of another task with its unique key.
+// GiveWay cancels a task in favour of another task with its unique key.
 func GiveWay(cause string, now int64) Assignment {
 	return Assignment{set: "status = 'cancelled', last_error = ?, finished_at = ?, updated_at = ?", args: []any{cause, now, now}}
 }

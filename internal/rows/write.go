@@ -113,9 +113,9 @@ func (c Conn) replacing() string {
 	return b.String()
 }
 
-// existing returns the ids of the given tasks that already exist, after an insert of these tasks was refused. If only
-// one task is given, that task must exist, so no query is needed. A query might not find it, because PostgreSQL's
-// snapshot does not contain tasks that were committed later.
+// existing returns the ids of the given tasks that already exist. If only one task is given, its insert was refused, so
+// it must exist, and no query is needed. A query might not find it, because PostgreSQL's snapshot does not contain
+// tasks that were committed later.
 func (c Conn) existing(ctx context.Context, tasks []*Task) ([]string, error) {
 	if len(tasks) == 1 && !c.mysql() {
 		return ids(tasks), nil

@@ -61,7 +61,7 @@ func (d Dialect) InsertMissing(into string) string {
 	return "INSERT INTO " + into + " ON CONFLICT DO NOTHING"
 }
 
-// JSON is the placeholder for a JSON text in a query of PostgreSQL. It passes any number of rows or values as one
+// JSON is the placeholder for a JSON document in a query for PostgreSQL. It passes any number of rows or values as one
 // parameter, so that the query is planned once. The parameter is a string, which every driver supports.
 const JSON = "CAST(CAST(? AS text) AS json)"
 

@@ -207,8 +207,8 @@ func sqlState(err error) string {
 	return ""
 }
 
-// mysqlNumber parses the error number from a text such as "Error 1213 (40001): …". The driver provides the number only
-// in a field, which cannot be accessed without importing the driver.
+// mysqlNumber parses the error number from an error message such as "Error 1213 (40001): …". The driver provides the
+// number only in a field, which cannot be accessed without importing the driver.
 func mysqlNumber(err error) int {
 	for _, e := range chain(err) {
 		rest, ok := strings.CutPrefix(e.Error(), "Error ")

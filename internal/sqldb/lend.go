@@ -78,7 +78,7 @@ var _ interface {
 func (c *lentConn) Begin() (driver.Tx, error)                                    { return c, nil }
 func (c *lentConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return c, nil }
 func (c *lentConn) Close() error                                                 { return nil }
-func (c *lentConn) CheckNamedValue(*driver.NamedValue) error                     { return nil } // checked later
+func (c *lentConn) CheckNamedValue(*driver.NamedValue) error                     { return nil } // the original connection checks it
 func (c *lentConn) Prepare(query string) (driver.Stmt, error) {
 	return c.PrepareContext(context.Background(), query)
 }

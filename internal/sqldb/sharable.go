@@ -12,7 +12,7 @@ var sharable = map[string]bool{
 	"COPY": true, "NOTIFY": true, "SAVEPOINT": true, "RELEASE": true,
 }
 
-// CheckSharable returns an error that wraps ErrLent unless the text is one statement that certainly leaves the
+// CheckSharable returns an error that wraps ErrLent unless the query is a single statement that certainly leaves the
 // transaction open. Everything that it does not recognise is refused, because in MySQL many statements commit
 // implicitly (CREATE TABLE, LOCK TABLES, SET autocommit), and procedures may commit too. It does not parse string
 // literals, so it treats any semicolon except one at the end as a separator of statements.

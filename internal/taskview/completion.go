@@ -53,8 +53,8 @@ func (e CompletionStats) Plus(o CompletionStats) CompletionStats {
 	return e
 }
 
-// lateSpan returns the bounds of the histogram bucket CompletionStats.Late[class]. The last bucket has no upper bound;
-// its to equals its from.
+// lateSpan returns the bounds of the histogram bucket CompletionStats.Late[class]. The last bucket has no upper bound,
+// so its to is the same as its from.
 func lateSpan(class int) (from, to time.Duration) {
 	last := len(rows.LateBounds) - 1
 	if class > 0 {

@@ -7,8 +7,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// Effect is what the handler of one queue has recorded about a task. For a task that was sent to an exchange, this
-// includes the effect. For other tasks, it includes only the attempts that were recorded before they ran.
+// Effect is the record of a task's attempts and effect by the handler of one queue. For a task that was sent to an
+// exchange, this includes the effect. For other tasks, it includes only the attempts that were recorded before they
+// ran.
 type Effect struct {
 	Version    int64     // the version of the task
 	Queue      string    // the handler's queue
@@ -17,7 +18,7 @@ type Effect struct {
 	LeaseUntil time.Time // when the lease of an attempt ends; zero if there is none
 }
 
-// Effects returns what handlers have recorded about a task, sorted by version and queue.
+// Effects returns the records that handlers have written about a task, sorted by version and queue.
 func (s *Store) Effects(ctx context.Context, id string) ([]Effect, error) {
 	return reading(ctx, s, "reading the effects of task "+id, func(c rows.Conn) (list []Effect, err error) {
 		found, err := c.Effects(ctx, id)

@@ -45,7 +45,7 @@ func (p Property) Numeric() bool {
 	return number
 }
 
-// Of returns the value for a task as text, or "" if it is not set.
+// Of returns the value for a task as a string, or "" if it is not set.
 func (p Property) Of(t schedule.Task) string {
 	switch v := p.value(&t).(type) {
 	case *uint8:
@@ -62,7 +62,7 @@ func (p Property) Of(t schedule.Task) string {
 	return ""
 }
 
-// Set sets the value for a task from its text. An empty text resets it.
+// Set sets the value for a task from a string in the format that Of returns. The empty string resets it.
 func (p Property) Set(t *schedule.Task, text string) (err error) {
 	switch v := p.value(t).(type) {
 	case *uint8:

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Store is a store of tasks with the reads of this package. It runs no relay.
+// Store adds the reads of this package to a schedule.Store. It runs no relay.
 type Store struct {
 	*schedule.Store
 
@@ -40,7 +40,7 @@ func reading[T any](ctx context.Context, s *Store, what string, read func(c rows
 	return result, nil
 }
 
-// filtered is reading for the tasks that a filter selects.
+// filtered is like reading, for a read that applies a filter. It rejects an invalid filter.
 func filtered[T any](ctx context.Context, s *Store, f schedule.Filter, what string, read func(c rows.Conn, f rows.Filter) (T, error)) (none T, err error) {
 	chosen := conditions(f)
 	if err := chosen.Check(); err != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Format formats an argument's value for display: nil as "none", text in quotes, and tables and lists in YAML's flow
+// Format formats an argument's value for display: nil as "none", strings in quotes, and tables and lists in YAML's flow
 // style with sorted keys.
 func Format(v any) string {
 	switch x := v.(type) {
@@ -94,7 +94,8 @@ func sameText(a []byte, b any) bool {
 	return false
 }
 
-// Integer returns the value of an argument that is an integer of any width.
+// Integer returns the value of an argument that is an integer of any width, or a float without a fraction. The second
+// result is false for any other value.
 func Integer(v any) (int64, bool) {
 	switch x := v.(type) {
 	case int:

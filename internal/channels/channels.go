@@ -166,18 +166,18 @@ func IsNameHeld(err error) bool {
 // NameHeldAdvice says what to do about an error for which IsNameHeld returns true.
 const NameHeldAdvice = `if this happens each time, the process of an earlier queue still has the name; docs/operations.md, "A queue without a process", explains how to free the name`
 
-// DeclareExchange declares an exchange.
+// DeclareExchange declares an exchange. With noWait, it does not wait for the broker's answer.
 func DeclareExchange(ch *amqp.Channel, e topology.Exchange, noWait bool) error {
 	return ch.ExchangeDeclare(e.Name, e.Kind, true, e.AutoDelete, e.Internal, noWait, Table(e.Table()))
 }
 
-// DeclareQueue declares a queue.
+// DeclareQueue declares a queue. With noWait, it does not wait for the broker's answer.
 func DeclareQueue(ch *amqp.Channel, q topology.Queue, noWait bool) error {
 	_, err := ch.QueueDeclare(q.Name, true, false, false, noWait, Table(q.Table()))
 	return err
 }
 
-// Bind binds a queue or an exchange.
+// Bind binds a queue or an exchange to the binding's source. With noWait, it does not wait for the broker's answer.
 func Bind(ch *amqp.Channel, b topology.Binding, noWait bool) error {
 	if b.ToExchange != "" {
 		return ch.ExchangeBind(b.ToExchange, b.RoutingKey, b.Exchange, noWait, Table(b.Arguments))
@@ -236,7 +236,8 @@ var (
 	plainValue   = regexp.MustCompile(`^'(.*)'$`)
 )
 
-// brokerText is a value in the broker's notation.
+// brokerText is a value in the broker's notation. It has its own type, so that argument.Format does not put it in
+// quotes.
 type brokerText string
 
 // Inequivalent reads a Mismatch from the error of a declaration; wanted is the table that was declared.

@@ -56,8 +56,8 @@ const (
 )
 
 // Count counts the ready messages and the consumers of a queue with a passive declaration. It fails with an
-// *UnavailableError if the leader of a quorum queue is too busy to answer the broker. A queue without a leader is counted
-// as 0 messages and 0 consumers.
+// *UnavailableError if the leader of a quorum queue is too busy to answer the broker. A queue without a leader is
+// counted as 0 messages and 0 consumers.
 func Count(ctx context.Context, ch *amqp.Channel, queue string) (amqp.Queue, error) {
 	return count(ctx, queue,
 		func() (amqp.Queue, error) { return ch.QueueDeclarePassive(queue, true, false, false, false, nil) },
@@ -130,7 +130,7 @@ func Down(err error) (why string, down bool) {
 	return Reason(e), true
 }
 
-// Reason returns the broker's text without the name of the code.
+// Reason returns the broker's text without the name of the code in front of it, such as NOT_FOUND.
 func Reason(e *amqp.Error) string {
 	_, words, ok := strings.Cut(e.Reason, " - ")
 	if !ok {

@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// These texts say what to do about limits on connections and channels.
+// These strings tell the user what to do about limits on connections and channels.
 const (
 	connectionAdvice = "a client uses up to three connections, and one more for each queue that has made the broker close a connection: " +
 		"raise max-connections (rabbitmqctl set_vhost_limits or set_user_limits), or close other programs' connections"

@@ -73,10 +73,10 @@ func (d *Decoder) Long() uint32 { return uint32(d.number(4)) }
 // LongLong reads eight bytes.
 func (d *Decoder) LongLong() uint64 { return d.number(8) }
 
-// ShortStr reads a string of at most 255 bytes.
+// ShortStr reads a string of at most 255 bytes, which is preceded by its length in one byte.
 func (d *Decoder) ShortStr() string { return string(d.take(int(d.Octet()))) }
 
-// LongStr reads a string with a length of four bytes.
+// LongStr reads a string that is preceded by its length in four bytes.
 func (d *Decoder) LongStr() string { return string(d.take(int(d.Long()))) }
 
 // Bits reads a byte of flags. The lowest bit comes first.

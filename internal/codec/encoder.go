@@ -26,14 +26,15 @@ func (e *Encoder) Long(v uint32) { e.b = binary.BigEndian.AppendUint32(e.b, v) }
 // LongLong appends eight bytes.
 func (e *Encoder) LongLong(v uint64) { e.b = binary.BigEndian.AppendUint64(e.b, v) }
 
-// ShortStr appends a string. It truncates a string that is longer than 255 bytes, as the broker does.
+// ShortStr appends a string, preceded by its length in one byte. It truncates a string that is longer than 255 bytes,
+// as the broker does.
 func (e *Encoder) ShortStr(s string) {
 	s = s[:min(len(s), 255)]
 	e.Octet(uint8(len(s)))
 	e.b = append(e.b, s...)
 }
 
-// LongStr appends a string with a length of four bytes.
+// LongStr appends a string, preceded by its length in four bytes.
 func (e *Encoder) LongStr(s string) {
 	e.Long(uint32(len(s)))
 	e.b = append(e.b, s...)

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// Versions lists RabbitMQ versions that behave differently.
+// Versions lists RabbitMQ versions that behave differently, for tests that have to pass with each of them.
 var Versions = []string{"3.10.8", "4.0.5", "4.3.0"}
 
 // Broker is a broker that stops when its test ends. Its methods fail the test on errors.

@@ -181,7 +181,7 @@ type declaration struct {
 	name  string
 	table map[string]any
 	needs []string // names of the objects that must exist first
-	// exchangeType is the type of an exchange.
+	// exchangeType is the exchange's type. It is empty for a queue or a binding.
 	exchangeType string
 	declare      func(ch *amqp.Channel, noWait bool) error
 }
@@ -344,8 +344,8 @@ func (a *applier) pipelined(ctx context.Context, stage []declaration) error {
 	return mostInformative(errs)
 }
 
-// mostInformative returns the most informative error: the broker's first refusal of an operation or, if there is none, the
-// first loss of the connection. The refusal may have caused that loss.
+// mostInformative returns the error that says most about the cause: the broker's first refusal of an operation or, if
+// there is none, the first loss of the connection. The refusal may have caused that loss.
 func mostInformative(errs []error) error {
 	for _, err := range errs {
 		if err != nil && !isConnectionLost(err) {

@@ -15,7 +15,7 @@ type Conn interface {
 	Channel() (*amqp.Channel, error)
 }
 
-// Broker is a broker to inspect and to change.
+// Broker inspects a broker, and declares and deletes objects on it.
 type Broker struct {
 	// Conn declares and deletes objects. Run one Apply at a time on a connection. Plan does not need a Conn if there
 	// is an Inspector.

@@ -83,7 +83,7 @@ var errNoCanary = fmt.Errorf("test messages for delays until a given time did no
 
 // Prove tests whether a broker delays messages until a given time in every queue on the given routes. It tests all
 // queues concurrently, with messages that end in a temporary queue whose name begins with naming.CanaryQueue(prefix).
-// The parameter canaryOf has the signature of amqpx.Canary.
+// The parameter canaryOf is the Canary method of an amqpx.InstantProber.
 //
 // For each queue, Prove publishes a message with a future time in its header, and then messages without the header. If
 // the first message arrives first, the broker did not delay it, whatever the clocks show and however slow the broker

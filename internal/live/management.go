@@ -68,7 +68,7 @@ func NewManagement(cfg ManagementConfig) (*Management, error) {
 		cfg.Timeout = DefaultManagementTimeout
 	}
 	m := &Management{endpoints: endpoints, cfg: cfg}
-	m.at.Store(rand.Int32N(int32(len(endpoints)))) // the number of configured addresses is small
+	m.at.Store(rand.Int32N(int32(len(endpoints)))) // few addresses are configured, so their number fits into 32 bits
 	return m, nil
 }
 
@@ -150,10 +150,10 @@ func (m *Management) get(ctx context.Context, kind, columns string, out any) err
 	return err
 }
 
-// jsonObject is a JSON object. Some versions of the API write an empty object as a list.
+// jsonObject is a JSON object. Some versions of the API write an empty object as an empty list or string.
 type jsonObject map[string]any
 
-// UnmarshalJSON decodes an object, and decodes an empty list as an empty object.
+// UnmarshalJSON decodes an object. It decodes an empty list or string as an empty object.
 func (o *jsonObject) UnmarshalJSON(data []byte) error {
 	switch string(data) {
 	case "null":
@@ -363,7 +363,7 @@ func (m *Management) policies(ctx context.Context) ([]plan.Policy, error) {
 	return slices.Concat(found...), cmp.Or(errs...)
 }
 
-// policiesOf reads the policies, or the operator policies.
+// policiesOf reads the policies of one kind, "policies" or "operator-policies".
 func (m *Management) policiesOf(ctx context.Context, kind string) (out []plan.Policy, err error) {
 	var list []struct {
 		Name       string     `json:"name"`
@@ -392,8 +392,8 @@ type Publisher struct {
 // UnroutedPublishers returns the connections with an open channel that has published messages that were not routed
 // immediately to any queue. They include the connections that publish to an x-delayed-message exchange, because the
 // plugin reports delayed messages to the broker as not routed. The broker reports which exchange a channel publishes to
-// only if it collects detailed rates. The figures are up to 10 s old. Connections of other users are omitted if the user
-// does not have the monitoring tag.
+// only if it collects detailed rates. The figures are up to 10 s old. Connections of other users are omitted if the
+// user does not have the monitoring tag.
 func (m *Management) UnroutedPublishers(ctx context.Context) ([]Publisher, error) {
 	var channels []struct {
 		User       string     `json:"user"`

@@ -59,8 +59,8 @@ func IsDenied(err error) bool {
 	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
 }
 
-// Failure describes what the management API did when a call failed, such as "did not answer". The management API may
-// have answered even though the call failed.
+// Failure describes how the management API reacted to a call that failed, as the end of a sentence, such as "did not
+// answer" or "refuses this user".
 func Failure(err error) string {
 	if IsDenied(err) {
 		return "refuses this user"

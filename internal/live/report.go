@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// State is what happened to one object during Apply or the deletion of a layout.
+// State is the outcome of Apply, or of the deletion of a layout, for one object.
 type State string
 
 const (
@@ -114,7 +114,8 @@ func (e *ObjectError) Error() string {
 // Unwrap returns the broker's error.
 func (e *ObjectError) Unwrap() error { return e.Err }
 
-// objectError returns a *topology.ConflictError if the object exists with different arguments, and an *ObjectError otherwise.
+// objectError returns a *topology.ConflictError if the object exists with different arguments, and an *ObjectError for
+// any other failure.
 func objectError(kind topology.Kind, name, op string, table map[string]any, err error) error {
 	if m, ok := channels.Inequivalent(err, table); ok {
 		return &topology.ConflictError{Kind: kind, Name: name, Argument: m.Argument, Want: m.Want, Have: m.Have}

@@ -149,8 +149,8 @@ func (p Plan) Empty() bool { return p.Count(ActionCreate)+p.Count(ActionConflict
 // Conflicts returns the steps for objects that exist but differ.
 func (p Plan) Conflicts() []Step { return p.with(ActionConflict) }
 
-// Unavailable returns the steps for queues that exist but do not answer. Apply does not change them, and messages cannot
-// pass through them until they answer again.
+// Unavailable returns the steps for queues that exist but do not answer. Apply leaves them unchanged, and messages
+// cannot pass through them until they answer again.
 func (p Plan) Unavailable() []Step {
 	return slices.DeleteFunc(slices.Clone(p.Steps), func(s Step) bool { return s.Unavailable == "" })
 }
@@ -188,8 +188,8 @@ func onlyCompared(diffs []topology.Mismatch, compared map[string]bool) []topolog
 	return slices.DeleteFunc(diffs, func(m topology.Mismatch) bool { return !compared[m.Argument] })
 }
 
-// conflicts joins several *topology.ConflictErrors. Its text groups objects that differ in the same way, and says only once what
-// to do.
+// conflicts joins several *topology.ConflictErrors. Its message groups objects that differ in the same way, and
+// contains the advice only once.
 type conflicts []error
 
 func (e conflicts) Unwrap() []error { return e }
@@ -232,9 +232,9 @@ func (e *PolicyError) Error() string {
 // Unwrap makes errors.Is(err, topology.ErrPolicy) true.
 func (e *PolicyError) Unwrap() error { return topology.ErrPolicy }
 
-// Refusal returns the reason why Apply would not create the missing objects, or nil. It joins a *topology.ConflictError for each
-// different argument. If no arguments differ, it returns a *PolicyError if there are grave warnings and forced is
-// false. Otherwise it returns the error of Quota.
+// Refusal returns the reason why Apply would not create the missing objects, or nil if it would. The error joins a
+// *topology.ConflictError for each different argument. If no arguments differ, it returns a *PolicyError if there are
+// grave warnings and forced is false. Otherwise it returns the error of Quota.
 func (p Plan) Refusal(forced bool) error {
 	var errs []error
 	for _, s := range p.Conflicts() {

@@ -12,8 +12,8 @@ import (
 )
 
 // policyWarnings checks the policies on the strategies' and destinations' queues, and on the exchanges in front of
-// delay queues. It warns if a delay queue would release messages early or lose them, and if a kept queue would lose
-// messages.
+// delay queues. It warns if a delay queue would release messages early or lose them, and if a dead-letter queue or the
+// parked queue would lose messages.
 func policyWarnings(want topology.Topology, live State) []Warning {
 	var out []Warning
 	unreadable := map[string]bool{}
@@ -168,7 +168,8 @@ func (w Warning) String() string {
 	return fmt.Sprintf("%s %q: %s sets %s to %s: %s; %s", w.Kind, w.Name, by, w.Key, argument.Format(w.Value), w.Effect, w.Advice)
 }
 
-// keptWarnings returns warnings about policies that would remove messages from a kept queue automatically.
+// keptWarnings returns warnings about policies that would remove messages automatically from a kept queue (see
+// Warning.Kept).
 func keptWarnings(q topology.Queue, e Effective) []Warning {
 	w := queueWarnings{q: q, Effective: e, kept: true}
 	gone := "dropped"

@@ -98,8 +98,8 @@ func matchPattern(pattern, name string) (matches, readable bool) {
 	return matches && re.MatchString(name), true
 }
 
-// lookahead removes a lookahead from the beginning of a pattern. The lookahead ends at the first parenthesis that
-// makes it a valid expression.
+// lookahead splits a pattern into the lookahead at its beginning and the rest. The lookahead ends at the first
+// parenthesis that makes it a valid expression.
 func lookahead(pattern string) (ahead *regexp.Regexp, rest string, ok bool) {
 	for i := range pattern {
 		if pattern[i] != ')' {

@@ -108,8 +108,9 @@ func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all 
 	}
 }
 
-// groupWarnings returns one line for each effect that one policy has on many objects. It names kept queues, up to
-// maxListed of them.
+// groupWarnings returns one line for each effect that one policy has on many objects. A line names one of the objects
+// and gives the number of the others. If the objects are kept queues (see Warning.Kept), it names the others too,
+// unless there are more than maxListed.
 func groupWarnings(warnings []Warning) []string {
 	type group struct {
 		first Warning

@@ -28,8 +28,8 @@ type State struct {
 	// PoliciesKnown reports whether Policies is complete. Reading policies requires the management API and a user with
 	// the policymaker or administrator tag.
 	PoliciesKnown bool
-	// Vhost is the virtual host. QueueLimit and ConnectionLimit are its limits on the numbers of queues and connections.
-	// A limit is 0 if there is none, or if it is unknown, as over AMQP.
+	// Vhost is the name of the virtual host. QueueLimit and ConnectionLimit are its limits on the numbers of queues and
+	// connections. A limit is 0 if there is none, or if it is unknown, as over AMQP.
 	Vhost                       string
 	QueueLimit, ConnectionLimit int64
 }
@@ -52,9 +52,10 @@ type Exchange struct {
 	HeldKnown bool
 }
 
-// Layout returns the broker's objects that belong to the named layouts, or are named delay queues (queues of the ttl
-// strategy are independent of each other). These are the queues, the exchanges with the same names and those between
-// them, and all bindings to and from them. It requires an Inspector that reads bindings, see BindingsKnown.
+// Layout returns the broker's objects that belong to the named layouts. A name may also be that of a single delay
+// queue, because queues of the ttl strategy are independent of each other. The objects are the queues, the exchanges
+// with the same names and those between them, and all bindings to and from them. It requires an Inspector that reads
+// bindings, see BindingsKnown.
 func (l State) Layout(prefix string, names ...string) topology.Topology {
 	wanted := func(name string) bool {
 		layout, ok := naming.LayoutOf(prefix, name)

@@ -115,7 +115,7 @@ func staysIn(b topology.Binding, prefix string, of naming.Layout) bool {
 	return own && to.Name == of.Name
 }
 
-// shapes contains what is needed to recognise bindings of destinations to the delivery exchange.
+// shapes contains the data that is needed to recognise the bindings of destinations to the delivery exchange.
 type shapes struct {
 	prefix string
 	// words maps a layout's tag to the number of the layout's own words in a routing key, if the tag does not show that

@@ -203,7 +203,7 @@ func (p *Program) Flags(root *cobra.Command) {
 	}
 }
 
-// Annotations of flags.
+// These are the keys of the annotations that this package adds to flags.
 const (
 	choices = "rabbitdelay_choices" // the words that the flag accepts
 	setting = "rabbitdelay_setting" // the path of the setting that the flag overrides
@@ -212,7 +212,7 @@ const (
 // Setting adds a flag that overrides the setting at path, and returns the flag's value.
 func Setting(f *pflag.FlagSet, path, name, usage string) *string {
 	value := f.String(name, "", usage)
-	_ = f.SetAnnotation(name, setting, []string{path}) // the flag exists
+	_ = f.SetAnnotation(name, setting, []string{path}) // cannot fail, because the flag exists
 	return value
 }
 
@@ -224,13 +224,13 @@ func Choice(c *cobra.Command, target *string, name, value, usage string, words .
 	}
 	f := c.Flags()
 	f.StringVar(target, name, value, usage+oneOf(words))
-	_ = f.SetAnnotation(name, choices, words) // the flag exists
+	_ = f.SetAnnotation(name, choices, words) // cannot fail, because the flag exists
 	complete(c, name, words)
 }
 
 // complete registers the words that a shell suggests for a flag.
 func complete(c *cobra.Command, name string, words []string) {
-	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // cannot fail, because the flag exists
 }
 
 func oneOf(words []string) string {
@@ -249,7 +249,7 @@ func (p *Program) Exclusive(a, b string) error {
 // Given reports whether the command line contains the flag.
 func (p *Program) Given(flag string) bool { return p.flags.Changed(flag) }
 
-// mayBeEmpty lists the flags for which an empty text is a valid value.
+// mayBeEmpty lists the flags for which the empty string is a valid value.
 var mayBeEmpty = []string{"body", "routing-key"}
 
 // check runs before every command. It rejects flags with an empty or blank value. Such a value usually comes from an

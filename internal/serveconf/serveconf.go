@@ -27,7 +27,7 @@ type Settings struct {
 	Proxy Proxy
 	// Title is shown at the top of every page. Default rabbitdelay.
 	Title string
-	// Color is the color of a line at the top of all pages, such as #c62828.
+	// Color is the colour of a line at the top of all pages, such as #c62828.
 	Color string
 	// TraceURL is a template for links to traces, in which {id} is replaced by the trace's id.
 	TraceURL string

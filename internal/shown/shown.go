@@ -1,5 +1,5 @@
-// Package shown formats numbers, durations, times and texts from other sources for terminals, pages and logs. It knows
-// nothing about messages, tasks or the broker.
+// Package shown formats numbers, durations, times and strings from other sources for terminals, pages and logs. It
+// knows nothing about messages, tasks or the broker.
 package shown
 
 import (

@@ -40,14 +40,14 @@ func (t *Table) When(name string, at, now time.Time) {
 	}
 }
 
-// Linef adds a line of text. It ends the columns above, so rows below it are aligned separately.
+// Linef adds a line of text. The rows above and below it are aligned separately.
 func (t *Table) Linef(format string, args ...any) {
 	_ = t.w.Flush() // the next Flush returns the error
 	_, _ = fmt.Fprintf(t.w, format+"\n", args...)
 	_ = t.w.Flush()
 }
 
-// Flush writes the rows and ends the columns.
+// Flush writes the buffered rows. Rows that are added later are aligned separately.
 func (t *Table) Flush() error { return t.w.Flush() }
 
 // Show prints one result, with --json as an object and otherwise as formatted text.

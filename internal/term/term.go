@@ -31,7 +31,7 @@ type Terminal struct {
 	Stdout, Stderr io.Writer
 	JSON, Quiet    bool
 
-	waiting atomic.Bool // the current line is replaced by the next note
+	waiting atomic.Bool // whether Waiting has written a line that the next note replaces
 	lost    atomic.Pointer[error]
 }
 
@@ -281,7 +281,7 @@ func (t *Terminal) Progress(total int, what string) Progress {
 // Add advances the bar by n.
 func (p Progress) Add(n int) {
 	if p.bar != nil {
-		_ = p.bar.Add(n) // drawing only
+		_ = p.bar.Add(n) // ignore the error: only the drawing of the bar failed
 	}
 }
 

@@ -21,7 +21,7 @@ type Reader struct {
 	Problems Problems
 	Places   Places // places of all values that were read
 	// Expand, if set, replaces variables in a scalar value before it is read. The result of an unquoted value is read
-	// as if it had been written in the document, while a quoted value remains text.
+	// as if it had been written in the document, while a quoted value remains a string.
 	Expand func(path, text string) (string, error)
 	// Hidden reports whether messages must not show a value. Nil means that all values may be shown.
 	Hidden func(path string) bool

@@ -25,8 +25,8 @@ const (
 	Object   Kind = "object"  // with Fields
 	Table    Kind = "table"   // a mapping with any keys
 	List     Kind = "list"    // a list of Item
-	Text     Kind = "text"    // text in YAML as well, so a number must be quoted
-	Scalar   Kind = "scalar"  // any single value, read as text
+	Text     Kind = "text"    // a string in YAML, so a number must be quoted
+	Scalar   Kind = "scalar"  // any single value, read as a string
 	Boolean  Kind = "boolean" // true or false
 	Integer  Kind = "integer"
 	Number   Kind = "number"

@@ -55,8 +55,9 @@ type Message struct {
 	AppID           string
 	Priority        uint8
 	// Headers are the message's headers. Send copies them, except for names that begin with "rabbitdelay-" and for
-	// headers that the broker interprets (x-death, x-first-death-*, x-last-death-*, x-delay, CC, BCC) or that
-	// NServiceBus interprets (its delay).
+	// headers that the broker interprets (x-death, x-first-death-*, x-last-death-*, x-delivery-count, x-acquired-count,
+	// x-opt-delivery-time, x-opt-delivery-delay, x-delay, CC and BCC) or that NServiceBus interprets
+	// (NServiceBus.Transport.RabbitMQ.DelayInSeconds).
 	Headers amqp.Table
 
 	// Attempt is the number of the attempt for which the message will be delivered. 0 and 1 both mean the first.
@@ -74,8 +75,8 @@ type Message struct {
 	sent   time.Time          // timestamp to publish with in place of the current time
 }
 
-// directReplyTo is a pseudo-queue. Each try to publish a message with it would close the channel that all senders
-// share.
+// directReplyTo is RabbitMQ's pseudo-queue for direct replies. Each try to publish a message with it would close the
+// channel that all senders share.
 const directReplyTo = "amq.rabbitmq.reply-to"
 
 // Check returns a *MessageError if no client could send the message, no matter how it is configured and which broker it

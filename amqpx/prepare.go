@@ -110,8 +110,9 @@ func (c *Client) chooseRoute(p *prepared, m *Message, direct *topology.Route, de
 	return nil
 }
 
-// leadSlack is how much earlier than its lead a message may be delivered if that saves hops. A second is enough for
-// whole seconds, so that most delays below a minute need one hop, whatever the resolution is.
+// leadSlack is how much earlier than its lead a message may be delivered if that saves hops. With a second, there is
+// always a route for a whole number of seconds, so most delays below a minute need only one hop, whatever the
+// resolution is.
 const leadSlack = time.Second
 
 // ahead returns the route for a message that is due after a delay and has a lead, and the lead that this message gets.
@@ -122,8 +123,8 @@ const leadSlack = time.Second
 // The lead is shorter than the delay by at least the strategy's shortest delay, so that the message goes through a
 // delay queue. The consumer can then tell from the broker's timestamp how much of the lead has passed, whichever clock
 // is wrong. A message whose delay is less than twice the shortest one is sent straight to its queue, because the
-// broker's own lateness could use up the rest of its lead. So does a message whose delay the strategy does not
-// implement with a delay queue, as with the plugin.
+// broker's own lateness could use up the rest of its lead. The same applies to a message whose delay the strategy does
+// not implement with a delay queue, as with the plugin.
 func (c *Client) ahead(dest topology.Destination, delay, lead, tolerance time.Duration) (topology.Route, time.Duration, error) {
 	if lead == 0 || delay > lead {
 		r, err := c.strategy.Route(dest, delay-lead, tolerance)

@@ -24,9 +24,9 @@ func IsRejected(err error) bool {
 }
 
 // RetryIn makes the consumer retry the message after d instead of after its own back-off. The returned error is for a
-// handler to return. The attempt counts. A d below 10 ms, such as 0, becomes 1 s. If the strategy does not support
-// exactly this delay, the next longer one is used, or its longest one. (The ttl strategy supports only the declared
-// delays, the bucket strategy every delay up to MaxDelay.) If err is nil, the recorded error is "retry".
+// handler to return. The attempt counts towards MaxAttempts. A d below 10 ms, such as 0, becomes 1 s. If the strategy
+// does not support exactly this delay, the next longer one is used, or its longest one. (The ttl strategy supports only
+// the declared delays, the bucket strategy every delay up to MaxDelay.) If err is nil, the recorded error is "retry".
 func RetryIn(d time.Duration, err error) error {
 	if err == nil {
 		err = errors.New("retry")

@@ -82,7 +82,7 @@ func (c *Client) sendContext(ctx context.Context) (context.Context, context.Canc
 	return context.WithTimeout(ctx, c.cfg.SendTimeout)
 }
 
-// deliver publishes the message until it is confirmed, the context ends, or an error is final.
+// deliver tries to publish the message until it is confirmed, the context ends, or an error is final.
 func (c *Client) deliver(ctx context.Context, p *prepared) (err error) {
 	if err := c.sends.admit(1); err != nil {
 		return p.failed(err)
@@ -293,7 +293,7 @@ func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o flow.
 	if permanent(err) || errors.Is(err, topology.ErrDestination) {
 		return flow.Step{Do: flow.GiveUp, Err: because}
 	}
-	p.tries.Last = because // the connection was lost, for example; the next try finds out
+	p.tries.Last = because // not permanent: the connection may have been lost, for example, so try again
 	return s
 }
 

@@ -135,8 +135,8 @@ func remaining(due int64, now time.Time) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// tellOffset is the smallest difference between clocks that a message reports. The store does not correct smaller
-// ones.
+// tellOffset is the smallest difference between clocks that a message reports. A schedule.Store does not correct
+// smaller ones.
 const tellOffset = 20 * time.Millisecond
 
 // stamp returns the timestamp property for a message that is sent now. If the due time's clock is behind this

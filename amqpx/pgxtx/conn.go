@@ -237,7 +237,7 @@ type transaction struct {
 	hold *sqldb.Hold
 }
 
-// Held returns what the transaction holds.
+// Held returns the record of the connection that the transaction holds.
 func (t *transaction) Held() *sqldb.Hold { return t.hold }
 
 // first sends BEGIN and the first statement. The caller closes the results.

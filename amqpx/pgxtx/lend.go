@@ -11,7 +11,7 @@ import (
 )
 
 // Lend returns a transaction that the application's function cannot end, and a function that reports whether it tried
-// to. It may create and release savepoints.
+// to. The application's function may create and release savepoints in that transaction.
 func (t *transaction) Lend(context.Context) (sqldb.Tx, func() bool) {
 	l := &lentTransaction{transaction: t}
 	return l, func() bool { return l.ended }
@@ -29,7 +29,7 @@ func (l *lentTransaction) Own(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.Tx(lentTx{lentSavepoint{own.(pgx.Tx), l}}), nil //nolint:errcheck,forcetypeassert // it always is one
+	return pgx.Tx(lentTx{lentSavepoint{own.(pgx.Tx), l}}), nil //nolint:errcheck,forcetypeassert // Own always returns a pgx.Tx
 }
 
 // check refuses statements that may end the transaction.

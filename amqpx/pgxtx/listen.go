@@ -49,7 +49,7 @@ func (l listener) Listen(ctx context.Context, wake func()) error {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listenClose)
 		defer cancel()
-		_ = conn.Close(ctx) // no statement is running
+		_ = conn.Close(ctx) // ignore the error: no statement is running
 	}()
 	if err := begin(ctx, conn); err != nil {
 		return fmt.Errorf("listening for tasks: %w", sqldb.ExplainServer(err))
@@ -95,8 +95,9 @@ func begin(ctx context.Context, conn *pgx.Conn) error {
 // only for that statement.
 //
 // A pooler in transaction mode keeps the server's connection on which LISTEN was executed, and that connection receives
-// notifications forever, although no client expects them: PgBouncer 1.18 to 1.20 crashes with "server in bad state: 11" if one
-// arrives while a query is being cancelled. The test therefore has a channel of its own, which is used only once.
+// notifications forever, although no client expects them. PgBouncer 1.18 to 1.20 crashes with "server in bad state: 11"
+// if one arrives while a query is being cancelled. The test therefore has a channel of its own, which is used only
+// once.
 func prove(ctx context.Context, conn *pgx.Conn) error {
 	connecting, cancel := context.WithTimeout(ctx, listenConnect)
 	defer cancel()
@@ -116,7 +117,7 @@ func prove(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// arrives waits for the notification of a channel.
+// arrives waits for a notification on a channel. It returns schedule.ErrNotNotified if none arrives in time.
 func arrives(ctx context.Context, conn *pgx.Conn, channel string) error {
 	waiting, cancel := context.WithTimeout(ctx, listenProof)
 	defer cancel()
@@ -135,7 +136,7 @@ func arrives(ctx context.Context, conn *pgx.Conn, channel string) error {
 
 // notify sends a notification on a separate connection.
 func notify(ctx context.Context, cfg *pgx.ConnConfig, channel string) error {
-	cfg.OnNotification = nil // otherwise the new connection would call the handler of the one whose configuration this is
+	cfg.OnNotification = nil // otherwise the new connection would call the listening connection's handler
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return err

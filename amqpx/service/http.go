@@ -59,7 +59,7 @@ func public(err error) string {
 	var parts []string
 	if client, ok := errors.AsType[*amqpx.HealthError](err); ok {
 		for _, p := range client.Problems {
-			part, _, _ := strings.Cut(p.Part, " ") // the name of a queue follows
+			part, _, _ := strings.Cut(p.Part, " ") // drop a queue's name, which follows
 			parts = append(parts, part+": "+p.State)
 		}
 	}

@@ -80,7 +80,8 @@ var (
 	processOptions = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(processAttributes...)}
 )
 
-// outcomes are the possible outcomes of a delivery, in the order of destination.processed.
+// outcomes lists the outcomes that messaging.process.duration distinguishes, in the order of destination.processed. It
+// does not contain OutcomeReturned, so a message that its handler sends back is not recorded.
 var outcomes = [...]amqpx.Outcome{
 	amqpx.OutcomeAcked, amqpx.OutcomeRetried, amqpx.OutcomeSnoozed, amqpx.OutcomeDeadLettered, amqpx.OutcomeRequeued, amqpx.OutcomeLost,
 }

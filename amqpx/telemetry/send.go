@@ -92,7 +92,8 @@ func nameOf(queue, exchange, routingKey string) string {
 	return routingKey
 }
 
-// fullName returns the name of a destination according to the conventions: {exchange}:{routing key} if both are given.
+// fullName returns the name of a destination according to OpenTelemetry's conventions: {exchange}:{routing key} if both
+// are given.
 func fullName(d topology.Destination) string {
 	if d.Queue == "" && d.Exchange != "" && d.RoutingKey != "" {
 		return d.Exchange + ":" + d.RoutingKey

@@ -90,7 +90,8 @@ func (t *Telemetry) Hook() amqpx.Hook {
 	return amqpx.Hook{SendStart: t.sendStart, SendEnd: t.sendEnd, HandleStart: t.handleStart, HandleEnd: t.handleEnd}
 }
 
-// These are bucket boundaries in seconds. The boundaries for lateness range from a millisecond to a day.
+// durations and latenesses are the bucket boundaries of the histograms, in seconds. The boundaries for lateness range
+// from a millisecond to a day.
 var (
 	durations  = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
 	latenesses = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}

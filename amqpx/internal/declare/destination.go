@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// look describes why a destination is checked.
+// look describes the situation in which a destination is checked.
 type look struct {
 	awaited bool // whether messages are waiting to be published after the check
 	failed  int  // number of failed attempts in a row before this check
@@ -148,9 +148,10 @@ func (d *declaration) targetExists() error {
 	return err
 }
 
-// hidden reports whether a client that only checks was not allowed to check an object. Since RabbitMQ 4.3 the check
-// requires a permission for the object that a producer might not have. The client then assumes that the object exists.
-// If messages are delivered to a queue, binding that queue shows whether it exists.
+// hidden reports whether err means that a client that declares nothing was not allowed to check an object. Since
+// RabbitMQ 4.3 the check requires a permission for the object that a producer might not have. The client then assumes
+// that the object exists. If the object is the queue to which messages are delivered, binding it shows whether it
+// exists.
 func (c *Declarer) hidden(err error) bool {
 	return c.cfg.OnlyLook && wire.IsCode(err, amqp.AccessRefused)
 }
@@ -227,7 +228,7 @@ const mostSentOn = 1000
 // that arrives before then would stay forever, with all later messages behind it.
 func (d *declaration) forwardStuck(route string) error {
 	err := d.ch.Do(func(ch *amqp.Channel) error {
-		for range mostSentOn { // the broker's count is 0 for a queue whose leader is busy
+		for range mostSentOn { // do not rely on the broker's count, which is 0 for a queue whose leader is busy
 			m, ok, err := ch.Get(route, false)
 			if err != nil || !ok {
 				return err

@@ -201,10 +201,10 @@ func (ds *destinations) run(ctx context.Context, d *destination, t *try, sess *S
 	t.err, d.try = now.err, nil
 	close(t.done)
 	switch {
-	case t.stamp == stamp{}: // a consumer has its own dead-letter queue and its own back-off
+	case t.stamp == stamp{}: // not recorded for senders, because a consumer has its own dead-letter queue and its own back-off
 	case err == nil:
 		d.ok, d.at, d.failed = t.stamp, time.Now(), failure{}
-	case rechecked && saysNothing(err): // the error contains no new information
+	case rechecked && saysNothing(err): // the error says nothing about the destination, which is assumed to be still bound
 		d.at = time.Now()
 	default:
 		d.ok, d.failed = stamp{}, now

@@ -80,8 +80,8 @@ func saysNothing(err error) bool {
 // refuses its users for a moment.
 const accessStands = 2 * time.Second
 
-// believed runs f again while access is refused, for up to accessStands. If the refusal was already treated as
-// permanent before, it does not run f again.
+// believed runs f, and repeats it while access is refused, for up to accessStands. If the refusal was already treated
+// as permanent before, it does not run f again.
 func believed(ctx context.Context, before bool, f func() error) error {
 	began := time.Now()
 	for {

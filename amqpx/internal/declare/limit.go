@@ -50,9 +50,9 @@ func (c *Declarer) DeliveryLimit(ctx context.Context, s *Session, queue string) 
 		args := own[len(own)-1].Table()
 		switch err := declare(args); {
 		case wire.IsCode(err, amqp.PreconditionFailed):
-			args = amqp.Table{} // somebody else's queue
+			args = amqp.Table{} // the queue was declared by another program
 		case err != nil || args[argument.QueueType] != string(topology.Classic):
-			return err // it is this client's queue, which has no limit that a message reaches
+			return err // without an error, it is this client's own quorum queue, whose limit no message reaches
 		}
 		args[argument.QueueType], args[argument.DeliveryLimit] = string(topology.Quorum), "unknown"
 		// The broker accepts any limit for a new quorum queue, but refuses an argument that only streams have. So a queue

@@ -216,7 +216,7 @@ func (x *Publication) closed(err error) Outcome {
 	case x.alone, mine && !x.share.proven:
 		o.Kind = Refused
 	case mine:
-		// The permission existed before, so the broker may have accepted this message before it was revoked.
+		// The permission existed before, so the broker may have accepted this message before the permission was revoked.
 		o.suspect = true
 	case !named:
 		o.suspect, o.doubt = true, ae.Reason

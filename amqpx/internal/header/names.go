@@ -40,7 +40,7 @@ const (
 
 	Queue    = OwnPrefix + "queue"    // string, on dead letters: the queue whose consumer dead-lettered the message
 	Requeued = OwnPrefix + "requeued" // int64: when inspect.Requeue last sent the message; kept on its retries and dead letters
-	Reason   = OwnPrefix + "reason"   // string, on dead letters: why
+	Reason   = OwnPrefix + "reason"   // string, on dead letters: why the message was dead-lettered, one of the constants below
 	Error    = OwnPrefix + "error"    // string, on retries and dead letters: the last error's text, cut at 1 KiB
 	Attempts = OwnPrefix + "attempts" // array of strings, on retries and dead letters: "time error" for each of the last 32 attempts
 
@@ -90,8 +90,8 @@ const (
 // Routing reports whether a message must not be published again with this header, because the broker or another system
 // would interpret it. Before 4.0.1, an old x-death makes the broker drop the message as a cycle. CC and BCC deliver
 // copies without the delay. x-delay belongs to the plugin. The x-opt-delivery headers make RabbitMQ 4.4 delay a message
-// in quorum queues, including ours. NServiceBus delays a message again if the message has NServiceBus's own delay
-// header.
+// in quorum queues, including rabbitdelay's. NServiceBus delays a message again if the message has NServiceBus's own
+// delay header.
 func Routing(name string) bool {
 	switch name {
 	case "x-death", Delay, CC, "BCC", Deliveries, Acquired,
@@ -101,7 +101,7 @@ func Routing(name string) bool {
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
 }
 
-// Kept reports whether a message keeps a header of the application.
+// Kept reports whether a header that an application has set is published with its message. Other headers are left out.
 func Kept(name string) bool { return !strings.HasPrefix(name, OwnPrefix) && !Routing(name) }
 
 // Integer returns the value of an integer header of any width.
@@ -119,7 +119,8 @@ func Integer(h amqp.Table, name string) (int64, bool) {
 // MaxEpochMilli is the end of the year 9999, the last year that RFC 3339 can represent.
 const MaxEpochMilli = 253402300799999
 
-// Instant returns the time in a header, or the zero time if the header is missing.
+// Instant returns the time in a header, or the zero time if the header is missing or does not contain a time up to
+// MaxEpochMilli.
 func Instant(h amqp.Table, name string) time.Time {
 	if ms, ok := Integer(h, name); ok && ms > 0 && ms < MaxEpochMilli {
 		return time.UnixMilli(ms)

@@ -48,7 +48,8 @@ type Client interface {
 	Pass(ctx context.Context, m Copy) error
 }
 
-// Copy is the message that is published in place of a received one: forwarded or requeued, a retry or a dead letter.
+// Copy is the message that is published in place of a received one, for example to forward, requeue, retry or
+// dead-letter it.
 type Copy struct {
 	amqp.Publishing // some properties come from As instead, and others from the client
 

@@ -13,7 +13,7 @@
 //     that one is assumed to be wrong. A publisher whose clock is ahead explains a delay, which has the same length by
 //     every clock, but not an absolute time.
 //   - If it is earlier and no clock explains it, the broker released it too early. Send it back for the rest of its
-//     delay. After it was sent back five times, hold it for a minute before sending it back again, so that a policy
+//     delay. After it has been sent back five times, hold it for a minute before sending it back again, so that a policy
 //     cannot create a fast loop.
 //   - If it is later than expected from its remaining lead by more than Allowed, the consumer's clock may be ahead or
 //     the publisher's behind. Hold it for the remaining lead.
@@ -24,11 +24,11 @@
 // a message or in an answer (Told), plus the time that has passed since then by the monotonic clock. So a wrong clock
 // of the consumer does not make a message early, and no message is held longer than its lead because it is redelivered.
 //
-// A message without that time is held for its whole lead again if it seems late or is redelivered. Neither the clocks
-// of other publishers nor the broker's show that this publisher's clock was right. A publisher cannot detect that
-// either. If its machine is suspended for a while, all its clocks are behind by that time, and so is its estimate of
-// the broker's clock. So publishers let every message that has a lead pass through a delay queue, except those with the
-// very shortest delays.
+// A message without that time is held for its whole lead again if it seems late or is redelivered. The clocks of other
+// publishers and the broker's clock do not show whether this publisher's clock was right. The publisher cannot detect
+// that either. If its machine is suspended for a while, all its clocks are behind by that time, and so is its estimate
+// of the broker's clock. So publishers let every message that has a lead pass through a delay queue, except those with
+// the very shortest delays.
 //
 // If the consumer's wall clock is adjusted, which is detected with the monotonic clock, all observations about it are
 // discarded.
@@ -67,7 +67,7 @@ type Arrival struct {
 
 // Decision is what a consumer should do with a message.
 type Decision struct {
-	Wait   time.Duration // how long to wait before anything else
+	Wait   time.Duration // how long to hold the message before it is handled or returned
 	Return bool          // after the wait, return it to the broker for the rest of its delay, unhandled
 	// Doubt is true if the consumer's or the publisher's clock may be wrong, so that the message is held for the
 	// remaining lead. If the broker reports its clock (Told), the wait may become shorter.
@@ -136,7 +136,7 @@ func (j *Judge) Wait(a Arrival, now time.Time, up time.Duration) Decision {
 		return Decision{Wait: left, Doubt: left > 0}
 	case a.Returned < Patience:
 		return Decision{Return: true}
-	case early <= MaxHold: // something keeps returning it, such as a policy
+	case early <= MaxHold: // something, such as a policy, makes the broker release it too early each time
 		return Decision{Wait: early}
 	}
 	return Decision{Wait: MaxHold, Return: true}
@@ -147,8 +147,8 @@ func (a Arrival) immediate(due time.Time) bool {
 	return a.Expired.IsZero() && a.Lead == 0 && !a.Absolute && !a.Sent.IsZero() && due.Sub(a.Sent) < time.Second
 }
 
-// left returns how much of the lead remains since the broker released the message. The result is never too short,
-// unless the broker's clock is wrong.
+// left returns how much of the lead is left, given the time that has passed since the broker released the message. It
+// never returns too little, unless the broker's clock is wrong.
 func (j *Judge) left(a Arrival, due time.Time, up time.Duration) time.Duration {
 	rest := a.Lead // or the whole delay if that is shorter
 	if !a.Sent.IsZero() {

@@ -41,12 +41,12 @@ type Consumer interface {
 
 type key struct{}
 
-// WithConsumer returns a context for the handlers of a consumer.
+// WithConsumer returns a context for the handlers of a consumer, in which Wait finds that consumer.
 func WithConsumer(ctx context.Context, c Consumer) context.Context {
 	return context.WithValue(ctx, key{}, c)
 }
 
-// Wait calls try again until it no longer fails because the database is unavailable. The parameter unavailable reports
+// Wait calls try, and repeats it while it fails because the database is unavailable. The parameter unavailable reports
 // whether an error means that. Before doing anything that must not be repeated, such as calling the application's
 // function, try calls begun. After that, Wait returns the error of try without calling it again.
 //

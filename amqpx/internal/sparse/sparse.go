@@ -29,7 +29,7 @@ func (s *Log) Warn(log *zap.Logger, kind, msg string, fields ...zap.Field) {
 	s.Log(log, zap.WarnLevel, kind, msg, fields...)
 }
 
-// Log is the same as Warn, with another level.
+// Log works like Warn, but logs at the given level.
 func (s *Log) Log(log *zap.Logger, level zapcore.Level, kind, msg string, fields ...zap.Field) {
 	s.mu.Lock()
 	now := time.Now()

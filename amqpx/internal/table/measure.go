@@ -33,7 +33,8 @@ func (m *Measure) Failf(format string, args ...any) {
 	}
 }
 
-// Add counts n bytes. Exceeding the limit stops the traversal, because a table may contain itself.
+// Add counts n bytes. Exceeding the limit stops the traversal, which would otherwise not end for a table that contains
+// itself.
 func (m *Measure) Add(n int) {
 	if m.Size += n; m.Most > 0 && m.Size > m.Most {
 		m.Failf("more than %d bytes of headers; expected at most that many: large data belongs in the body", m.Most)
@@ -54,7 +55,7 @@ func (m *Measure) field(name string, v any, depth int) {
 	m.Value(v, depth)
 }
 
-// Table measures a table inside depth other tables or arrays.
+// Table measures a table that is nested in other tables or arrays, whose number is depth.
 func (m *Measure) Table(t amqp.Table, depth int) {
 	m.container(len(t), depth)
 	for name, v := range t {
@@ -76,7 +77,7 @@ func (m *Measure) container(elements, depth int) {
 	}
 }
 
-// Value measures a value inside depth tables or arrays.
+// Value measures a value that is nested in tables or arrays, whose number is depth.
 func (m *Measure) Value(v any, depth int) {
 	m.Add(1)
 	switch v := v.(type) {

@@ -28,7 +28,7 @@ type Reader struct {
 	net.Conn
 
 	in       *bufio.Reader
-	pass     int64         // bytes of the current frame that are to be passed on unchanged
+	pass     int64         // number of the next bytes that are to be passed on unchanged
 	instead  []byte        // data that replaces a frame, and is returned before anything else
 	frameMax atomic.Uint32 // as negotiated; 0 before that, and for no limit
 }

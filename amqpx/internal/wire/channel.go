@@ -65,7 +65,7 @@ type Channel struct {
 	ch   *amqp.Channel
 }
 
-// Do runs an operation.
+// Do runs an operation on the channel, and opens the channel first if necessary.
 func (c *Channel) Do(op func(ch *amqp.Channel) error) (err error) {
 	if c.ch == nil {
 		if c.ch, err = channels.Open(c.Conn); err != nil {

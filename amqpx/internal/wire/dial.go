@@ -171,8 +171,7 @@ func CloseConn(conn *amqp.Connection) {
 	_ = conn.CloseDeadline(time.Now().Add(2 * time.Second))
 }
 
-// Broker returns the product and version of a connection's broker, such as
-// "RabbitMQ 4.3.1".
+// Broker returns the product and version of a connection's broker, such as "RabbitMQ 4.3.1", or "unknown".
 func Broker(conn *amqp.Connection) string {
 	product, _ := conn.Properties["product"].(string)
 	version, _ := conn.Properties["version"].(string)

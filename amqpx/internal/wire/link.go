@@ -324,7 +324,7 @@ func (l *Link[T]) Probe() {
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		if ch, err := s.Conn.Channel(); err == nil { // closed with the connection
+		if ch, err := s.Conn.Channel(); err == nil { // also returns, with an error, when the connection ends
 			_ = ch.Close()
 		}
 	}()

@@ -19,7 +19,7 @@ type attempt struct {
 	rows.EffectKey
 
 	token string
-	lease time.Duration // 0 if the attempt keeps a row of the task locked instead
+	lease time.Duration // 0 for an attempt that runs in a transaction, which locks a row of the task instead
 	clock time.Time     // the database's time at begun
 	begun time.Time
 
@@ -55,7 +55,8 @@ func (h *handler) suspect(ctx context.Context, d *amqpx.Delivery) (*attempt, err
 	return a, nil
 }
 
-// enter starts the attempt, in the lane for suspects if necessary.
+// enter records the attempt with beginAttempt. If the attempt may run only in the lane for suspects, enter first waits
+// for that lane.
 func (h *handler) enter(ctx context.Context, a *attempt, d *amqpx.Delivery) error {
 	err := h.beginAttempt(ctx, a, d)
 	if errors.Is(err, errSuspect) {
@@ -79,7 +80,7 @@ var errSuspect = errors.New("an earlier attempt ended without an outcome")
 //   - errSuspect: the attempt may run only in the lane for suspects
 //   - *poisonError: MaxAttempts attempts have already been recorded
 func (h *handler) beginAttempt(ctx context.Context, a *attempt, d *amqpx.Delivery) error {
-	var over error // returned after a commit
+	var over error // the error to return after the transaction has been committed
 	err := h.db.Transact(ctx, func(c rows.Conn) (err error) {
 		over = nil
 		a.begun = time.Now()

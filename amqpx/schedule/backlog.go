@@ -31,7 +31,8 @@ type Backlog struct {
 	Within []int64
 }
 
-// mostLanes is the maximum number of destinations whose tasks Backlog counts separately.
+// mostLanes is the maximum number of lanes whose tasks Backlog counts separately. A lane is a queue, or an exchange
+// with all its routing keys.
 const mostLanes = 1000
 
 // Backlog counts waiting tasks. The horizons must be in ascending order. The parameter most, at least 1, caps each

@@ -84,7 +84,7 @@ func (x RateLimit) completed() (RateLimit, error) {
 		return x, fmt.Errorf("%w: the rate limit of %s: %v tasks a second and a burst of %d; expected 0 for no limit, or a rate from one a day to %d a second, and a burst of 0 to %d",
 			ErrConfig, name, x.PerSecond, x.Burst, topology.MaxPerSecond, topology.MaxPerSecond)
 	}
-	x.Burst = max(x.Burst, 0) // without a rate limit, a negative burst has not been rejected above
+	x.Burst = max(x.Burst, 0) // if PerSecond is 0, a negative burst has not been rejected above
 	setDefault(&x.Burst, max(1, int(x.PerSecond/10)))
 	return x, nil
 }
@@ -149,8 +149,8 @@ type Config struct {
 	// Horizon is how long before its due time a task is sent to the broker. Until then it is only in the table. The
 	// default is 24 hours, or the sender's MaxDelay if that is shorter. MaxDelay is also the upper bound.
 	Horizon time.Duration
-	// Batch is the largest number of tasks that a relay claims, which means reserves for publishing, at a time. The
-	// default is 500, the maximum 5000.
+	// Batch is the largest number of tasks that a relay claims at a time, which means that it reserves them for
+	// publishing. The default is 500, the maximum 5000.
 	Batch int
 	// batchBytes is the largest number of bytes of bodies and headers in one claim, except that a claim of a single
 	// task may have more. The default is 16 MiB. The relay keeps up to Workers + 2 times this many bytes of tasks in

@@ -48,7 +48,7 @@ func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, a *attempt, cau
 }
 
 // counts reports whether an attempt that ended with cause counts towards the maximum number of attempts. An attempt
-// that is repeated immediately does not count.
+// does not count if it is repeated immediately, or if the handler snoozed or requeued the message.
 func counts(d *amqpx.Delivery, cause error) bool {
 	delay, again := d.RetryDelay(cause)
 	return !amqpx.IsSnoozed(cause) && !amqpx.IsRequeued(cause) && (!again || delay > 0)
@@ -100,8 +100,8 @@ func (h *handler) besideAnother(ctx context.Context, d *amqpx.Delivery, f *rows.
 	return nil
 }
 
-// recordOnce records a failure in one transaction. If the attempt was recorded before it ran, recordOnce also ends that
-// record, a.
+// recordOnce records a failure in one transaction. It also ends the attempt a, unless a is nil because the attempt was
+// not recorded before it ran.
 func (h *handler) recordOnce(ctx context.Context, d *amqpx.Delivery, a *attempt, f rows.Failure, again time.Duration) error {
 	return h.db.Transact(ctx, func(c rows.Conn) error {
 		now, err := c.Clock(ctx) // relays use it to decide when to send again

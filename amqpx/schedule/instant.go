@@ -88,7 +88,8 @@ func at(day, clock time.Time) (time.Time, error) {
 	if t.Hour() != clock.Hour() || t.Minute() != clock.Minute() {
 		return t, fmt.Errorf("%s does not exist in %s on %s because of daylight saving time; choose another time", clock.Format(time.TimeOnly), day.Location(), day.Format(time.DateOnly))
 	}
-	// If two times have the same wall clock time, time.Date does not specify which of them it returns.
+	// If two times have the same wall clock time, time.Date does not specify which of them it returns. Choose the
+	// earlier one.
 	if earlier := t.Add(-time.Hour); earlier.Format(time.DateTime) == t.Format(time.DateTime) {
 		t = earlier
 	}

@@ -17,7 +17,7 @@ func (s *Store) watchPool(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if d, _ := s.db.Dialect(); d == sqldb.SQLite { // SQLite has only one writer, however many connections there are
+	if d, _ := s.db.Dialect(); d == sqldb.SQLite { // more connections would not help, because SQLite has only one writer
 		return
 	}
 	var w pace.PoolWatch

@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Status is the status of a task.
+// Status is the stage that a task has reached, such as pending or done.
 type Status string
 
 // The statuses of a task. A task is pending, or running while LeaseHandler works on it, until it is done, cancelled,
@@ -59,7 +59,7 @@ type Task struct {
 	// handler's effect is then kept, and the replacement is a new task that runs later. ScheduleUnique rejects a task
 	// with Replace. Replace is not stored.
 	Replace bool
-	// Headers are the message's headers.
+	// Headers are the message's headers. A name that the broker or rabbitdelay interprets is an error.
 	Headers map[string]string
 	// Tags are names by which a Filter can find the task, such as the tenant or the campaign. There
 	// may be up to 20, each of 1 to 100 bytes of UTF-8 that do not end in a space. They are not
@@ -84,7 +84,7 @@ type TaskRow struct {
 	ResendAt   time.Time
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
-	FinishedAt time.Time // zero while pending
+	FinishedAt time.Time // zero while pending or running
 }
 
 // Destination returns the destination of the task's message.

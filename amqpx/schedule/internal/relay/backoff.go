@@ -47,7 +47,7 @@ const (
 // tally counts the outcomes of a target's messages in one batch.
 type tally struct {
 	sent    int
-	refused int  // rejected because of the target
+	refused int  // messages that were rejected because of the target
 	silent  int  // messages without an answer while other targets got answers
 	gone    bool // the target does not exist, or the user is not allowed to access it
 }

@@ -78,7 +78,7 @@ func (r *Relay) Loop(ctx context.Context) {
 			continue
 		}
 		if err != nil || (found > 0 && sent == 0) {
-			pause = r.PollInterval // do not spin on a fault
+			pause = r.PollInterval // after a fault, do not try again in a tight loop
 		}
 		wait := pause
 		if err == nil { // after an error, r.ahead and r.opens may be outdated

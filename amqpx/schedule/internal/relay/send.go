@@ -123,7 +123,7 @@ func gone(err error) bool {
 	return ok && (ae.Code == amqp.NotFound || ae.Code == amqp.AccessRefused)
 }
 
-// withoutID removes the message id from an error, so that equal failures have equal texts.
+// withoutID removes the message id from an error, so that tasks that fail for the same reason have the same last_error.
 func withoutID(err error) error {
 	if se, ok := errors.AsType[*amqpx.SendError](err); ok {
 		return errors.New("not confirmed: " + se.Cause.Error())

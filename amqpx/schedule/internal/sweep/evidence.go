@@ -27,7 +27,7 @@ type evidence struct {
 	first      int64 // the earliest resend_at
 	rows.Passage
 
-	ready int // number of ready messages in the queue, unknownDepth or undecided
+	ready int // number of ready messages in the queue, or one of the constants below
 }
 
 // Values of ready that are not a number of messages.
@@ -72,7 +72,7 @@ const (
 // begins with a few tasks, grows when consumers settle them, and shrinks when they do not.
 type window struct {
 	size  int      // number of tasks that may be sent again at a time; 0 before the first time
-	sent  int      // number of tasks that were sent again last
+	sent  int      // number of tasks in the latest group that was sent again
 	out   []string // ids of the first of those tasks, at most watched of them
 	since int64    // when they were sent
 	used  int64    // when the destination last had overdue tasks

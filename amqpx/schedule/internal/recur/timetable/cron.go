@@ -42,7 +42,7 @@ func parse(expression string) (*cron.SpecSchedule, error) {
 			return nil, err
 		}
 	}
-	// Lower case, because the library interprets the H of THU as a hash.
+	// Convert the expression to lower case, because the library interprets the H of THU as a hash.
 	s, err := parser.Parse(strings.ToLower(strings.Join(fields, " ")))
 	if err != nil {
 		return nil, explain(fields)
@@ -53,7 +53,7 @@ func parse(expression string) (*cron.SpecSchedule, error) {
 	}
 	if len(fields) == len(places) {
 		spec.DowOrDom = !starred(fields[3]) && !starred(fields[5])
-		const star = 1 << 63 // the library's flag for a star anywhere in a field
+		const star = 1 << 63 // the library's flag for a star anywhere in a field, which starred replaces
 		spec.Dom, spec.Dow = spec.Dom&^star, spec.Dow&^star
 	}
 	if spec.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {

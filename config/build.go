@@ -382,7 +382,7 @@ func (c *Config) RateLimits() []schedule.RateLimit {
 			at[lane] = i
 			list = append(list, schedule.RateLimit{Queue: d.Queue, Exchange: d.Exchange})
 		}
-		if d.RateLimit != nil { // an exchange has at most one, or all of them are equal
+		if d.RateLimit != nil { // all rate limits of an exchange's destinations are equal
 			list[i].PerSecond, list[i].Burst = d.RateLimit.PerSecond, d.RateLimit.Burst
 		}
 	}

@@ -156,8 +156,8 @@ type Database struct {
 	URL URL
 }
 
-// DelayGiven reports whether a file was read, or a flag or an environment variable sets the strategy or its layout. If
-// not, both are the defaults.
+// DelayGiven reports whether a file was read, or a flag or an environment variable sets any of the settings below
+// delay. If not, the strategy and its layout are the defaults.
 func (c *Config) DelayGiven() bool {
 	for path := range c.origins {
 		if strings.HasPrefix(path, "delay.") {

@@ -147,7 +147,8 @@ func (f *file) list(n *yaml.Node, path string) {
 	}
 }
 
-// text returns the text of a scalar value. The result is false if the node is not a valid scalar.
+// text returns the text of a scalar value, or an empty text if another source overrides the value. The second result is
+// false if the node is not a valid scalar.
 func (f *file) text(n *yaml.Node, path string) (string, bool) {
 	switch {
 	case f.overridden(path):
@@ -273,7 +274,7 @@ func expand(value string) (string, error) {
 			b.WriteString(value)
 			return b.String(), nil
 		}
-		if at > 0 && value[at-1] == '$' { // $${
+		if at > 0 && value[at-1] == '$' { // $${ stands for a literal ${
 			b.WriteString(value[:at-1] + "${")
 			value = value[at+2:]
 			continue

@@ -186,7 +186,8 @@ func (s setting) meaning() string {
 	return s.help + ", " + limits
 }
 
-// previousPath is the path of a list of mappings. It can only be set in the file.
+// previousPath is the path of the list of previous layouts, each of which is a mapping. The list can only be set in the
+// file.
 const previousPath = "delay.previous"
 
 // previousSettings returns the rows for one item of the list, at path.

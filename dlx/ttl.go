@@ -66,8 +66,8 @@ type TTL struct {
 	base      string
 	deliver   string
 	delays    []time.Duration // ascending
-	names     []string        // parallel to delays
-	queues    []string        // parallel to delays
+	names     []string        // durationName of each delay, in the same order
+	queues    []string        // queue of each delay, in the same order
 	through   string          // the exchange in front of all queues; empty if each has an entry exchange
 	roundUp   bool
 	queueType topology.QueueType

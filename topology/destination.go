@@ -13,7 +13,7 @@ import (
 
 // Destination is the final destination of a delayed message: a queue, or an exchange of any type with a routing key.
 type Destination struct {
-	// Name identifies the destination in YAML. Default: its queue's name.
+	// Name identifies the destination in YAML. Default: its queue's name, or exchange:routing-key.
 	Name string
 	// Queue is the destination queue. Set either Queue or Exchange.
 	Queue string

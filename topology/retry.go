@@ -8,7 +8,8 @@ import (
 )
 
 // Retry is the policy of a destination's consumers for retrying a message after its handler has failed. The message is
-// delivered again after a growing delay, at most MaxAttempts times. A field that is 0 has its default.
+// delivered again after a growing delay, until it has been delivered MaxAttempts times. A field that is 0 has its
+// default.
 type Retry struct {
 	MaxAttempts      int           // total number of deliveries, including the first one; default 5, 1 to 1,000,000
 	ImmediateRetries int           // additional immediate runs of the handler in each failed attempt; default 0, up to 100
@@ -67,7 +68,7 @@ func (r Retry) Validate() error {
 	want(r.Backoff >= time.Millisecond && r.Backoff <= MaxTTL, "Backoff", r.Backoff, "1ms to "+FormatDuration(MaxTTL))
 	want(r.MaxBackoff >= r.Backoff && r.MaxBackoff <= MaxTTL, "MaxBackoff", r.MaxBackoff,
 		FormatDuration(r.Backoff)+" (Backoff) to "+FormatDuration(MaxTTL))
-	// The comparisons are false for NaN.
+	// The comparisons are false for NaN, so NaN is rejected too.
 	want(r.Multiplier >= 1 && r.Multiplier <= maxMultiplier, "Multiplier", r.Multiplier, fmt.Sprintf("1 to %d", maxMultiplier))
 	want(r.Jitter <= 1, "Jitter", r.Jitter, "0 to 1")
 	return errors.Join(errs...)

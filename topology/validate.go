@@ -304,7 +304,7 @@ func (v *validator) deadLetter(path string, q Queue, classic bool) {
 }
 
 // expires checks x-expires. With this argument the broker deletes a queue and its messages if no client has consumed
-// from it for that time. Delay queues never have consumers.
+// from it for that time. Delay queues never have consumers, so they must not have the argument.
 func (v *validator) expires(path string, q Queue) {
 	value, ok := q.Arguments[argument.Expires]
 	if !ok {
@@ -358,7 +358,7 @@ func (v *validator) binding(path string, b Binding) {
 	v.arguments(path, b.Arguments)
 }
 
-// rateLimits reports exchanges with more than one rate limit.
+// rateLimits reports exchanges whose destinations have different rate limits.
 func (v *validator) rateLimits() {
 	first := map[string]int{}
 	for i, d := range v.t.Destinations {

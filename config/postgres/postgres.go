@@ -48,8 +48,9 @@ func listener(u string) (schedule.Listener, error) {
 var errURL = errors.New("expected a URL such as postgres://user:password@host:5432/database, with special characters in user and password percent-encoded")
 
 func parse(u string) (*pgx.ConnConfig, error) {
-	// ParseConfig also accepts other forms, and its errors quote their input. It also takes the first @ for the end of
-	// the password, so that the rest of a password with an @ would become part of the host.
+	// Check the form first, because ParseConfig also accepts other forms, and its errors quote their input. It also
+	// takes the first @ for the end of the password, so that the rest of a password with an @ would become part of the
+	// host.
 	_, rest, _ := strings.Cut(u, ":")
 	if _, err := url.Parse(u); err != nil || !strings.HasPrefix(rest, "//") || strings.Count(rest, "@") > 1 {
 		return nil, errURL

@@ -65,7 +65,7 @@ func (s *Session) Do(ctx context.Context, op func(*amqp.Channel) error) error {
 	case <-ctx.Done():
 		go func() {
 			if o := <-done; o.err == nil {
-				_ = o.ch.Close() // no operation is running on it
+				_ = o.ch.Close() // an error does not matter, because no operation is running on the channel
 			}
 		}()
 		return context.Cause(ctx)
@@ -93,7 +93,7 @@ func Ask[T any](ctx context.Context, s *Session, op func(*amqp.Channel) (T, erro
 // Close closes the channel.
 func (s *Session) Close() {
 	if s.ch != nil {
-		_ = s.ch.Close() // no operation is running on it
+		_ = s.ch.Close() // an error does not matter, because no operation is running on the channel
 		s.ch = nil
 	}
 }

@@ -9,7 +9,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// maxDepth limits how deeply tables may be nested. Brokers have no limit; amqp091 reads up to 32 levels.
+// maxDepth limits how deeply tables may be nested, so that decoding cannot exhaust the stack. Brokers have no limit,
+// and amqp091 reads up to 32 levels.
 const maxDepth = 1000
 
 // The reasons why bytes cannot be decoded.

@@ -14,7 +14,8 @@ const (
 	Celery      = "celery"
 )
 
-// HeaderNServiceBusDelay is the header of messages that NServiceBus delays. Its value is an int32 in seconds.
+// HeaderNServiceBusDelay is the header of messages that NServiceBus delays. Its value is the delay in seconds, as an
+// int32.
 const HeaderNServiceBusDelay = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 
 // Levels is the number of delay queues of each system.

@@ -16,7 +16,7 @@ type Record struct {
 	early  int
 }
 
-// Percentiles are percentiles of the lateness in milliseconds.
+// Percentiles contains the median, the 99th percentile and the maximum of the lateness, in milliseconds.
 type Percentiles struct {
 	P50 int64 `json:"p50"`
 	P99 int64 `json:"p99"`

@@ -175,7 +175,7 @@ func (b Broker) prove(ctx context.Context, queue string, routes []topology.Route
 		}
 		c.ch = ch
 		c.closed = ch.NotifyClose(make(chan *amqp.Error, 1))
-		c.returned = ch.NotifyReturn(make(chan amqp.Return, 16*len(c.routes))) // the first return ends the run, but further ones must not block the channel
+		c.returned = ch.NotifyReturn(make(chan amqp.Return, 16*len(c.routes))) // the first return ends the run, but later returns must not block the channel
 		if c.arrivals, err = ch.Consume(queue, "", true, true, false, false, nil); err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func (b Broker) prove(ctx context.Context, queue string, routes []topology.Route
 	return c.clock()
 }
 
-// canary is one running test on one channel.
+// canary is a running test. It uses one channel.
 type canary struct {
 	broker   string
 	routes   []*canaryRoute
@@ -342,7 +342,7 @@ func (c *canary) arrived(d amqp.Delivery) error {
 			if w.held != "" {
 				w.overtook = sent
 			}
-			if at, ok := expiredAt(d, w.route.Queue); ok { // the times in x-death are in whole seconds
+			if at, ok := expiredAt(d, w.route.Queue); ok { // the time in x-death is truncated to seconds
 				w.clock.narrow(at.Sub(now), at.Add(time.Second).Sub(sent))
 			}
 			return nil
@@ -361,7 +361,7 @@ func (c *canary) arrived(d amqp.Delivery) error {
 	return nil
 }
 
-// narrow reduces the bounds of the clock difference to those that also agree with one more reading.
+// narrow tightens the bounds of the clock difference so that they agree with another reading.
 func (c *Clock) narrow(low, high time.Duration) {
 	c.Low, c.High = max(c.Low, low), min(c.High, high)
 }

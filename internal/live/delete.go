@@ -23,7 +23,7 @@ func (b Broker) DeleteAll(ctx context.Context, t topology.Topology) error {
 	return errors.Join(errors.Join(queues...), errors.Join(exchanges...))
 }
 
-// objectFailed wraps the error of an operation on an object. It returns nil if the object does not exist.
+// objectFailed wraps the error of deleting an object. It returns nil if the object does not exist.
 func objectFailed(kind topology.Kind, name string, err error) error {
 	if err == nil || channels.IsCode(err, amqp.NotFound) {
 		return nil

@@ -87,7 +87,8 @@ func inspectQueue(ctx context.Context, s *channels.Session, q topology.Queue) (*
 	return found, err
 }
 
-// Count contains the current counts of a queue as the broker reports them. Unacknowledged messages are not ready.
+// Count contains the current counts of a queue as the broker reports them. Ready does not include unacknowledged
+// messages.
 type Count struct {
 	Ready, Consumers int64
 	Missing          bool // the queue does not exist

@@ -41,7 +41,7 @@ func Leaderless(ctx context.Context, dial func(context.Context) (*amqp.Connectio
 	var conn *amqp.Connection
 	defer func() {
 		if conn != nil {
-			_ = conn.CloseDeadline(time.Now().Add(askTimeout)) // no operation is running on it
+			_ = conn.CloseDeadline(time.Now().Add(askTimeout)) // an error does not matter, because no operation is running on the connection
 		}
 	}()
 	for _, q := range slices.Sorted(slices.Values(queues)) {

@@ -31,8 +31,9 @@ func (l Layout) Ambiguous() bool { return l.Tag == "ttl" || l.Tag == "plugin" ||
 // ready.
 func (l Layout) Native() bool { return l.Tag == "native" }
 
-// LayoutOf returns the layout of a delay queue, or of an exchange that routes to such queues or replaces them. It
-// returns false for all other names, including the delivery exchange, the parked queue and the route queues.
+// LayoutOf returns the layout of a delay queue, or of an exchange that routes to such queues or, with the plugin,
+// replaces them. It returns false for all other names, including the delivery exchange, the parked queue and the route
+// queues.
 func LayoutOf(prefix, name string) (Layout, bool) {
 	const classic = "classic" // the only queue type that appears in names
 	rest, ok := strings.CutPrefix(name, prefix+".")

@@ -140,7 +140,7 @@ func delayWarnings(q topology.Queue, e Effective) []Warning {
 	return w.out
 }
 
-// Warning is a policy that keeps an object from working as intended.
+// Warning describes a policy that keeps an object from working as intended.
 type Warning struct {
 	Kind   topology.Kind
 	Name   string // the object's name
@@ -149,8 +149,8 @@ type Warning struct {
 	Value  any
 	Effect string // what would happen
 	Advice string // what to do
-	// Kept reports whether the object is a queue in which messages stay until an operator handles them, which is a dead
-	// letter queue or the parked queue.
+	// Kept reports whether the object is a queue in which messages stay until an operator handles them, which is a
+	// dead-letter queue or the parked queue.
 	Kept bool
 	// Mild reports whether messages are lost only after a limit has been reached. Apply does not refuse for such a
 	// warning.

@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Queue is an existing queue.
+// Queue describes an existing queue.
 type Queue struct {
 	// Hidden means that the user is not allowed to see the queue. It is assumed to exist, and nothing else is known
 	// about it.

@@ -88,7 +88,8 @@ func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all 
 		if s.Action != a || s.Kind != kind {
 			continue
 		}
-		// Conflicts are always listed, and unchanged objects only if all is set.
+		// Conflicts are always listed, and unchanged objects only if all is set. Other objects are listed up to
+		// maxListed.
 		if !all && (a == ActionSame || listed == maxListed && a != ActionConflict) {
 			more++
 			continue

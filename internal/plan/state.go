@@ -34,7 +34,7 @@ type State struct {
 	QueueLimit, ConnectionLimit int64
 }
 
-// Exchange is an existing exchange.
+// Exchange describes an existing exchange.
 type Exchange struct {
 	// ArgumentsKnown reports whether the fields from Kind to Arguments were read. If not, Mismatches contains the
 	// differences that the broker reported.
@@ -93,7 +93,7 @@ func (l State) Layout(prefix string, names ...string) topology.Topology {
 	return t
 }
 
-// Kept returns the queues in which messages stay until an operator handles them: the parked queue, and the dead letter
+// Kept returns the queues in which messages stay until an operator handles them: the parked queue, and the dead-letter
 // queues of destinations, including destinations that programs have bound themselves.
 func (l State) Kept(want topology.Topology) []topology.Queue {
 	names, destinations := map[string]bool{}, map[string]bool{}

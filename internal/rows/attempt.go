@@ -12,7 +12,7 @@ type EffectKey struct {
 	Queue            string
 }
 
-// effectRow finds the row of an EffectKey.
+// effectRow is the WHERE clause for the row of an EffectKey.
 const effectRow = " WHERE task_id = ? AND created_at = ? AND version = ? AND queue = ?"
 
 func (k EffectKey) args() []any { return []any{k.Task, k.Created, k.Version, k.Queue} }
@@ -116,10 +116,11 @@ func (c Conn) RecordFailure(ctx context.Context, x Fence, f Failure, token strin
 		set, args = set+", status = 'cancelled', finished_at = ?", append(args, now)
 	case f.Stays:
 	default:
-		// The relay may not have marked the row as sent yet, because it skips rows that a handler has locked.
 		set += ", status = 'pending'"
 	}
 	if f.ResendAt > 0 {
+		// This also marks the task as sent. The relay may not have done that yet, because it skips rows that a handler
+		// has locked.
 		set, args = set+", resend_at = CASE WHEN resend_at IS NULL OR resend_at < ? THEN ? ELSE resend_at END", append(args, f.ResendAt, f.ResendAt)
 	}
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET "+set+" WHERE "+isTask+" AND status IN ('pending', 'running')"+noLease, append(append(args, x.taskArgs()...), now, token)...)

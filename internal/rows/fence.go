@@ -20,7 +20,7 @@ type Fence struct {
 	Due     int64  `json:"due"`
 }
 
-// fenced compares a row with a Fence.
+// fenced is the condition that a row matches a Fence.
 const fenced = "id = ? AND version = ? AND created_at BETWEEN ? AND ? AND due_at <= ?"
 
 func (f Fence) args() []any { return append(f.taskArgs(), f.Due) }
@@ -87,7 +87,8 @@ func (c Conn) RecordEffect(ctx context.Context, k EffectKey, now int64) (bool, e
 	if err != nil || recorded {
 		return recorded, err
 	}
-	// The row exists. If it has no effect yet, an attempt that was recorded before it ran has inserted it.
+	// The row exists. If it has no effect yet, an attempt that was recorded before it ran has inserted it. Record the
+	// effect in it, unless another attempt holds the lease.
 	return c.changed(ctx, "UPDATE rabbitdelay_effects SET done_at = ?, updated_at = ?"+effectRow+" AND done_at IS NULL AND lease_until <= ?",
 		append(append([]any{now, now}, k.args()...), now)...)
 }

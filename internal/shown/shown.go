@@ -141,7 +141,7 @@ func FromNow(at, now time.Time) string {
 	return "in " + Roughly(d)
 }
 
-// farDays is about a hundred years.
+// farDays, about a hundred years, is the distance from which FromNow counts only days.
 const farDays = 36_500
 
 // Roughly returns the two largest units of d. From ten days on, it returns only the days.

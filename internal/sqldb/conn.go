@@ -96,7 +96,7 @@ func Of(db Database) DB {
 	return pool{conn{db}, db}
 }
 
-// Executes returns an Executor for a Tx.
+// Executes returns an Executor that runs its statements in a Tx.
 func Executes(t Tx) Executor {
 	if own, ok := t.(tx); ok {
 		return own.tx

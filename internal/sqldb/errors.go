@@ -158,7 +158,7 @@ func Unavailable(err error) bool {
 // read-only mode, or a read-only transaction.
 func mysqlReadOnly(err error) bool {
 	switch mysqlNumber(err) {
-	case 1290, 1836: // 1290 is also the number for other options
+	case 1290, 1836: // check the message too, because 1290 is also the number for other options
 		return strings.Contains(err.Error(), "read-only") || strings.Contains(err.Error(), "read only")
 	case 1792:
 		return true

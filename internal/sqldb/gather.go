@@ -133,7 +133,7 @@ func (g *Gather[T]) runAlone(alone func() error) error {
 	return alone()
 }
 
-// run commits the group's items, and reports whether it succeeded.
+// run processes the group's items in one transaction, and reports whether it was committed.
 func (g *Gather[T]) run(group []*member[T]) (committed bool) {
 	defer func() {
 		for _, m := range group[1:] {

@@ -103,7 +103,8 @@ func (m Migrations) Migrate(ctx context.Context, db DB) error {
 	return nil
 }
 
-// lockID is an arbitrary number that other programs are unlikely to lock.
+// lockID is the number of the advisory lock on PostgreSQL. It is arbitrary, so that other programs are unlikely to use
+// it.
 const lockID = 0x7261626269746474
 
 // locked applies the pending migrations while holding a lock against other processes. PostgreSQL and SQLite do this in

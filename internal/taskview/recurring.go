@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// RecurringState is the state of a recurring task.
+// RecurringState shows whether a recurring task creates tasks and, if not, why.
 type RecurringState string
 
 // The states of a recurring task. In the states paused and invalid, no tasks are created until the recurring task is

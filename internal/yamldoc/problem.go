@@ -56,7 +56,7 @@ func (p Places) nearest(path string) Place {
 // maxProblems keeps the report short if the file is not a configuration at all.
 const maxProblems = 100
 
-// Problems collects up to 100 problems. Further ones are omitted.
+// Problems collects up to 100 problems, and omits the rest.
 type Problems []Problem
 
 // Addf adds a problem.

@@ -63,7 +63,7 @@ type Step struct {
 	Unavailable string
 }
 
-// Empty reports whether every object exists and matches the topology.
+// Empty reports whether there is nothing to create and no conflict. It ignores bindings that could not be verified.
 func (p Plan) Empty() bool { return p.whole.Empty() }
 
 // Err returns the reason why Apply would refuse the plan, or nil. The error wraps topology.ErrConflict (a

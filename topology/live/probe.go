@@ -25,7 +25,7 @@ func ProbePlugin(ctx context.Context, dial func(ctx context.Context) (*amqp.Conn
 }
 
 // ProbeInstants checks whether new quorum queues on a broker delay messages until a given time, as dlx.Native requires.
-// It declares a temporary queue whose name begins with prefix, on its own connection, which it opens with dial and
+// It declares temporary queues whose names begin with prefix, on its own connection, which it opens with dial and
 // closes itself. It returns nil if the queues delay messages, an error that wraps ErrInstantsIgnored if they do not,
 // and another error if the probe failed.
 func ProbeInstants(ctx context.Context, prefix string, dial func(ctx context.Context) (*amqp.Connection, error)) error {

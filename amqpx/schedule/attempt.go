@@ -155,7 +155,8 @@ const (
 	laneLook = 20 * time.Millisecond
 )
 
-// suspectLane waits until no other suspect runs, but at most for laneWait. release ends the caller's turn.
+// suspectLane waits until no other suspect runs, but at most for laneWait. The caller calls release when its own suspect
+// has ended, so that the next one can start.
 func suspectLane(ctx context.Context) (release func(), err error) {
 	patience := time.NewTimer(laneWait)
 	defer patience.Stop()

@@ -225,11 +225,12 @@ func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen, moves bool
 			case r.hasChanged(seen.ID):
 			case x == rows.Locked{Version: seen.Version, Status: r.status}:
 				free = append(free, seen.ID)
-			case !ok || x.Status == r.status: // the task is locked or deleted if its row is missing; look at it again later
+			case !ok || x.Status == r.status: // without a row, the task is locked or deleted; look at it again later
 				p.place.Held = append(p.place.Held, seen.ID)
 			}
 		}
-		if r.filter.ByError() { // check the errors again, because an attempt that failed in the meantime does not change the version
+		// Check the errors again, because an attempt that failed in the meantime does not change the version.
+		if r.filter.ByError() {
 			if free, err = c.Chosen(ctx, r.chosen(), free); err != nil {
 				return err
 			}

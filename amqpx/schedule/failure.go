@@ -104,7 +104,7 @@ func (h *handler) besideAnother(ctx context.Context, d *amqpx.Delivery, f *rows.
 // not recorded before it ran.
 func (h *handler) recordOnce(ctx context.Context, d *amqpx.Delivery, a *attempt, f rows.Failure, again time.Duration) error {
 	return h.db.Transact(ctx, func(c rows.Conn) error {
-		now, err := c.Clock(ctx) // relays use it to decide when to send again
+		now, err := c.Clock(ctx) // ResendAt uses the database's clock, because relays compare it with that clock
 		if err != nil {
 			return err
 		}

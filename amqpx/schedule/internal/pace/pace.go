@@ -52,7 +52,8 @@ type Pace struct {
 	rung    chan struct{} // closed when a store in the bubble writes, see Written
 }
 
-// New returns a Pace with the given Interval and Patience.
+// New returns a Pace with the given Interval and Patience. If virtual is set, its loops run in the bubble of a synctest
+// test, with virtual time.
 func New(c *Clock, interval, patience time.Duration, virtual bool) *Pace {
 	return &Pace{Clock: c, Interval: interval, Patience: patience, Woken: make(chan struct{}, 1), virtual: virtual}
 }

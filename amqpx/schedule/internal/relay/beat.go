@@ -45,7 +45,7 @@ func (r *Relay) Beat(ctx context.Context) {
 		if failed = err != nil; errors.Is(err, sqldb.ErrDenied) {
 			return
 		}
-		_ = pace.Sleep(ctx, every) // the loop checks ctx
+		_ = pace.Sleep(ctx, every) // an error only means that ctx has ended, which the loop checks itself
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -99,7 +99,7 @@ func judge(err error) verdict {
 	switch {
 	case errors.Is(err, ErrMaxSends), errors.Is(err, amqpx.ErrMessage), errors.Is(err, topology.ErrDelay), rows.IsRowError(err), errors.As(err, &key):
 		return impossible
-	case errors.Is(err, topology.ErrDestination) && !tried: // the client rejected it before it asked the broker
+	case errors.Is(err, topology.ErrDestination) && !tried: // the client itself rejected the destination
 		return impossible
 	case errors.Is(err, topology.ErrDestination), errors.Is(err, amqpx.ErrNacked), errors.Is(err, amqpx.ErrUnroutable):
 		return destination

@@ -25,7 +25,7 @@ type stuck struct {
 // lockedGate is the state of a rate limit when it was first found locked.
 type lockedGate struct {
 	since            time.Time
-	free, spreadFree int64 // values that a working relay would have changed since
+	free, spreadFree int64 // the gate's values at that time; if a relay holds the lock and works, it changes them
 }
 
 // note records whether a rate limit was found locked.

@@ -81,9 +81,9 @@ func unnamed(dom, dow string) error {
 	return fmt.Errorf("weekday %q: expected a weekday name with ?, L, W or #, such as fri, mon-fri or fri#L for the last Friday: these characters are Quartz syntax, where Sunday is 1, while in crontab it is 0", number)
 }
 
-// starred reports whether a day field begins with a star or a question mark. If one of the day fields does, a day must
-// match both fields. If neither does, a day must match one of them. As in Vixie's cron, only the first character
-// decides.
+// starred reports whether a day field begins with a star or a question mark. If at least one of the two day fields (day
+// of the month and weekday) does, a day must match both fields; if neither does, a day must match at least one of them.
+// As in Vixie's cron, only the first character decides.
 func starred(field string) bool {
 	return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?")
 }

@@ -24,8 +24,8 @@ type ConflictError struct {
 	Kind     Kind
 	Name     string
 	Argument string
-	Want     any // nil if absent
-	Have     any // nil if absent, or the broker's text for the value
+	Want     any // the value in the topology; nil if it has none
+	Have     any // the broker's value, or what its error says about it; nil if it has none
 }
 
 func (e *ConflictError) Error() string {

@@ -29,8 +29,8 @@ var Binding = strings.Repeat("*.", Levels)
 type scheme struct {
 	system  string
 	deliver string
-	level   string // the text before a level's number
-	digits  string // the format of the level's number
+	level   string // precedes the level's number in the name of a level's queue and exchange
+	digits  string // the format of that number, for fmt
 }
 
 var schemes = []scheme{

@@ -157,7 +157,8 @@ func (a *applier) declareAlone(ctx context.Context, stage []declaration, results
 	return a.declare(ctx, stage, results)
 }
 
-// bindsTopics reports whether any binding's exchange is a topic exchange, or is not in the topology.
+// bindsTopics reports whether any binding's exchange is a topic exchange. An exchange that is not in the topology may be
+// one, so it counts as well.
 func bindsTopics(t topology.Topology) bool {
 	return slices.ContainsFunc(t.Bindings, func(b topology.Binding) bool {
 		e, described := t.Exchange(b.Exchange)
@@ -248,7 +249,7 @@ func (a *applier) declare(ctx context.Context, stage []declaration, results []Re
 			return errors.Join(append(errs, a.connectionLost(stage, results, reason, err))...)
 		case a.overQuota(err) != nil:
 			results[i].State = StateFailed
-			return a.overQuota(err) // every further queue is refused as well
+			return a.overQuota(err) // stop here, because the broker would refuse every further queue as well
 		default:
 			results[i].State = StateFailed
 			a.deleted = a.deleted || o.kind == topology.KindBinding && channels.IsCode(err, amqp.NotFound) && a.mayPass(o, err)

@@ -338,7 +338,7 @@ func (c *canary) arrived(d amqp.Delivery) error {
 			continue
 		}
 		delete(w.open, d.MessageId)
-		if d.MessageId != w.held { // it was sent without the header
+		if d.MessageId != w.held { // the message was sent without the header
 			if w.held != "" {
 				w.overtook = sent
 			}
@@ -350,7 +350,8 @@ func (c *canary) arrived(d amqp.Delivery) error {
 		w.held = ""
 		w.ignored = w.overtook.IsZero()
 		if !w.ignored {
-			// It arrived after a message that was sent before its time, so it was delayed.
+			// The broker's clock has reached the time in the header by now, and had not yet reached it when the message
+			// that arrived before the delayed one was sent.
 			w.clock.narrow(w.instant.Sub(now), w.instant.Sub(w.overtook))
 		}
 		return nil

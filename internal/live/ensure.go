@@ -77,7 +77,7 @@ func (b Broker) withdraw(ctx context.Context, prefix string, t topology.Topology
 		}
 		err := channels.DeleteExchange(ctx, s, name, true)
 		if channels.IsCode(err, amqp.PreconditionFailed) {
-			return nil // something is bound to it
+			return nil // keep the exchange, because it still has bindings
 		}
 		return objectFailed(topology.KindExchange, name, err)
 	})
@@ -208,7 +208,7 @@ func lookForExchange(ctx context.Context, s *channels.Session, name string) erro
 func DeclaredExchange(prefix string, t topology.Topology) string {
 	var lines []string
 	line := func(v any) {
-		text, err := json.Marshal(v) // Marshal sorts the keys of maps
+		text, err := json.Marshal(v) // equal values have equal texts, because Marshal sorts the keys of maps
 		if err != nil {
 			text = fmt.Append(nil, v)
 		}

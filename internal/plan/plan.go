@@ -34,7 +34,7 @@ type Step struct {
 	Mismatches []topology.Mismatch // for a conflict, those arguments that are known to differ
 	Messages   int64               // number of messages in an existing queue
 	// Unavailable is the reason why an existing queue does not answer, such as that it has no leader. It is empty for a
-	// queue that does. See Queue.Unavailable.
+	// queue that answers. See Queue.Unavailable.
 	Unavailable string
 }
 

@@ -188,7 +188,7 @@ func MarkSent(now time.Time, pauses []time.Duration) Assignment {
 		fmt.Fprintf(&cases, " WHEN %d THEN %d", n, pause.Milliseconds())
 	}
 	again := fmt.Sprintf("(CASE WHEN due_at > ? THEN due_at ELSE ? END) + (CASE sends%s ELSE %d END)", cases.String(), pauses[last].Milliseconds())
-	// resend_at comes before sends, because MySQL assigns from left to right.
+	// The pause depends on the old value of sends. MySQL assigns from left to right, so resend_at must come before sends.
 	ms := now.UnixMilli()
 	return Assignment{
 		set: "resend_at = CASE WHEN resend_at > " + again + " THEN resend_at ELSE " + again + " END, " +

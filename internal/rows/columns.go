@@ -156,7 +156,7 @@ func (t *Task) cells(list []column) []any {
 	return all
 }
 
-// values returns the values that are written to some columns.
+// values returns what a statement writes to the given columns, in their order.
 func (t *Task) values(list []column) []any {
 	all := t.cells(list)
 	for i, cell := range all {

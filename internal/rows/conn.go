@@ -53,7 +53,7 @@ func (db *DB) On(ctx context.Context, c sqldb.Conn) (Conn, error) {
 	d, err := db.dialect.Resolve(ctx, c)
 	x := Conn{Conn: c, dialect: d, clock: db.clock}
 	if x.clock == nil && d == sqldb.SQLite {
-		x.clock = time.Now // SQLite runs in this process
+		x.clock = time.Now // SQLite runs in this process, so both have the same clock
 	}
 	if _, database := c.(sqldb.DB); !database {
 		x.failed = new(error)

@@ -104,7 +104,7 @@ func (c Conn) Bins(ctx context.Context, f Filter, start, step int64, bin func(i 
 	// Subtract the remainder first, because / is not an integer division in MySQL.
 	number := fmt.Sprintf("((due_at - %d) - (due_at - %d) %% %d) / %d", start, start, step, step)
 	return c.each(ctx, "SELECT "+number+" AS bin, COUNT(*) FROM rabbitdelay_tasks"+where.String()+" GROUP BY bin", where.args, func(scan scanner) error {
-		var i float64 // MySQL's quotient is a decimal
+		var i float64 // MySQL returns the quotient as a decimal, such as 3.0000
 		var count int64
 		err := scan(&i, &count)
 		bin(int(i), count)

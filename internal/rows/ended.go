@@ -57,7 +57,7 @@ func (c Conn) Ended(ctx context.Context, start, step int64, n int) ([]Ends, erro
 		query := fmt.Sprintf("SELECT number, %s AS class, COUNT(*), SUM(%s) FROM (SELECT %s AS number, %s AS late, attempts FROM %s WHERE status = '%s' AND finished_at >= ? AND finished_at < ?) AS ended GROUP BY number, class",
 			class, retries, number, lateness, c.tasksBy("finished", ""), status)
 		return c.each(ctx, query, []any{start, start + int64(n)*step}, func(scan scanner) error {
-			var i float64 // MySQL's quotient is a decimal
+			var i float64 // MySQL returns the quotient as a decimal, such as 3.0000
 			var class int
 			var count, retries int64
 			if err := scan(&i, &class, &count, &retries); err != nil {

@@ -182,7 +182,7 @@ func (c Conn) ScheduleNames(ctx context.Context, origin string) ([]string, error
 func (c Conn) InsertSchedule(ctx context.Context, s *Schedule, now int64) (bool, error) {
 	values := append([]any{s.Name, now, now}, s.values()...)
 	query := "INSERT INTO rabbitdelay_schedules (name, created_at, updated_at, " + strings.Join(definition, ", ") + ") VALUES (" + marks(len(values)) + ")"
-	if !c.mysql() { // PostgreSQL would abort the caller's transaction
+	if !c.mysql() { // avoid a duplicate key error, which would abort the caller's transaction in PostgreSQL
 		query += " ON CONFLICT (name) DO NOTHING"
 	}
 	inserted, err := c.changed(ctx, query, values...)
@@ -347,7 +347,7 @@ func (c Conn) LastRuns(ctx context.Context, names []string) ([]*Task, error) {
 	parts, args := make([]string, len(names)), make([]any, 0, 2*len(names))
 	for i, name := range names {
 		parts[i] = fmt.Sprintf("SELECT * FROM (SELECT %s FROM rabbitdelay_tasks WHERE id >= ? AND id < ? AND status IN ('%s', '%s', '%s') ORDER BY id DESC LIMIT 1) AS run%d", bodiless, Done, Failed, Expired, i)
-		args = append(args, name+"@", name+"A") // "A" is the character that follows "@"
+		args = append(args, name+"@", name+"A") // all ids that begin with name@, because "A" is the character after "@"
 	}
 	return c.tasks(ctx, strings.Join(parts, " UNION ALL "), args)
 }

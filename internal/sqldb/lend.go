@@ -213,7 +213,7 @@ func (r *lentRows) Next(dest []driver.Value) error {
 		return err
 	}
 	for i, v := range r.values {
-		dest[i] = *v.(*any) //nolint:errcheck,forcetypeassert // made above
+		dest[i] = *v.(*any) //nolint:errcheck,forcetypeassert // r.values contains only pointers of this type
 	}
 	return nil
 }

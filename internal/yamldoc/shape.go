@@ -90,7 +90,7 @@ func (s *Shape) at(path string) *Shape {
 
 func (s *Shape) has(key string) bool { return s != nil && s.Fields[key] != nil }
 
-// find appends the paths of the mappings that have a key. Items of a list have the path of the list and [].
+// find appends the paths of the mappings that have a key. The path of a list's items is the list's path followed by [].
 func (s *Shape) find(key, path string, parents *[]string) {
 	if s == nil {
 		return

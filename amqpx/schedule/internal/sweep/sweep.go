@@ -298,7 +298,8 @@ func (s *Sweeper) depth(ctx context.Context, t relay.Target) (ready int, info am
 	return unknownDepth, info, err
 }
 
-// window returns the window of a destination.
+// window returns the window of a destination, and creates it if there is none. It records the time of its use
+// for forgetWindows.
 func (s *Sweeper) window(t relay.Target) *window {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -216,7 +216,8 @@ type Setting struct {
 	Meaning  string `json:"meaning"`  // including its bounds
 }
 
-// Settings returns all settings.
+// Settings returns all settings, as the command `rabbitdelay settings` lists them. The items of delay.previous are
+// described as one setting.
 func Settings() []Setting {
 	var list []Setting
 	for _, s := range settings {

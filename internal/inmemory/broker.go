@@ -23,7 +23,7 @@ type Broker struct {
 	plain *amqp.Channel // a channel of a program that does not use rabbitdelay
 }
 
-// New starts a broker.
+// New starts a broker with the given options, without a client.
 func New(t testing.TB, o amqptest.Options) *Broker {
 	t.Helper()
 	return &Broker{TB: t, Server: amqptest.Start(t, o)}
@@ -60,7 +60,7 @@ func (b *Broker) Declare(queue string, args amqp.Table) {
 	}
 }
 
-// Delete deletes a queue.
+// Delete deletes a queue with its messages.
 func (b *Broker) Delete(queue string) {
 	b.Helper()
 	if _, err := b.Channel().QueueDelete(queue, false, false, false); err != nil {

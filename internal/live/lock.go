@@ -29,7 +29,7 @@ const (
 	// lockWait is how long the holder of the lock is assumed to be working. Creating the bindings takes a second or
 	// two, but the lock of a machine that has died is kept until the broker misses its heartbeats.
 	lockWait = 15 * time.Second
-	// creationWait is the same limit for the creation of a single queue.
+	// creationWait is how long a lock holder that creates a single queue is assumed to be working.
 	creationWait   = 5 * time.Second
 	firstLockPause = 50 * time.Millisecond
 	// maxLockPause is the longest pause between two attempts to acquire the lock. It is long because each attempt

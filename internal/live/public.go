@@ -3,7 +3,8 @@ package live
 // internalOf is set by package topology/live, which defines the public Management.
 var internalOf func(public any) *Management
 
-// SetInternal sets the function behind Internal.
+// SetInternal sets the function behind Internal. Package topology/live calls it, because only that package can read the
+// unexported field of its Management.
 func SetInternal(of func(public any) *Management) { internalOf = of }
 
 // Internal returns the client behind a *topology/live.Management, and nil for nil. The public type has no methods,

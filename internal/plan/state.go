@@ -187,7 +187,7 @@ func ParseVersion(s string) Version {
 	return v
 }
 
-// Known reports whether the version is known.
+// Known reports whether the version is known. The zero value stands for an unknown one.
 func (v Version) Known() bool { return v != Version{} }
 
 // Before reports whether the version is known and older than the given one.

@@ -57,7 +57,7 @@ type column struct {
 	// cell returns the place of the column's value in a task. A row's value is scanned into it, and written reads the
 	// value from it. It is a pointer to a string, number or body, or one of the types below.
 	cell func(t *Task) any
-	// by says who sets the column.
+	// by is who decides the value; see setter.
 	by setter
 	// text is the name of the Go field if the column is a string that has to be UTF-8 without NUL.
 	text string
@@ -66,7 +66,7 @@ type column struct {
 	renewed string
 }
 
-// setter says who sets a column.
+// setter is who decides the value of a column, which determines the statements that write it.
 type setter int
 
 const (

@@ -214,7 +214,7 @@ func (c Conn) PauseSchedule(ctx context.Context, name string, paused bool) error
 	return err
 }
 
-// DeleteSchedule deletes the schedule with the given name.
+// DeleteSchedule deletes the schedule with the given name, but none of its tasks.
 func (c Conn) DeleteSchedule(ctx context.Context, name string) error {
 	_, err := c.exec(ctx, "DELETE FROM rabbitdelay_schedules WHERE name = ?", name)
 	return err

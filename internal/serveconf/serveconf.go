@@ -104,7 +104,8 @@ func (p *Proxy) Networks() ([]netip.Prefix, error) {
 // of is set by package config, which defines Config.
 var of func(config any) *Settings
 
-// SetOf sets the function behind Of.
+// SetOf sets the function behind Of. Package config calls it, because only that package can read the section, which is
+// not exported.
 func SetOf(f func(config any) *Settings) { of = f }
 
 // Of returns the section serve of a *config.Config.

@@ -216,7 +216,7 @@ type QueueInfo struct {
 // that has just arrived, it requeues that message.
 //
 // Ready excludes messages that consumers have not acknowledged, messages that are still in a delay queue, and messages
-// that the last delay queue is just transferring. So a queue without ready messages may still receive some.
+// that the last delay queue is transferring at that moment. So a queue without ready messages may still receive some.
 //
 // The error wraps an *amqp.Error with the code NotFound if the queue does not exist or its node is down,
 // AccessRefused if the user is not allowed to see it, and ResourceLocked if it is exclusive to another
@@ -306,7 +306,7 @@ func (c *Client) Close(ctx context.Context) error {
 		return ErrClosed
 	}
 	defer context.AfterFunc(ctx, func() {
-		c.sends.keepFailures() // including the sends of handlers that are cut off
+		c.sends.keepFailures() // from now on, including those of handlers that are cut off
 		c.force(ctx.Err())
 	})()
 	c.closing.Do(func() {

@@ -62,8 +62,8 @@ const (
 // Config configures a Client. Only URL or URLs is required. All other fields have the defaults given here, which
 // apply to zero values.
 type Config struct {
-	// URL is the broker's URL, amqp:// or amqps://. The user and password in it are percent-encoded. They never
-	// appear in logs or errors.
+	// URL is the broker's URL, amqp:// or amqps://. The user and password in it are percent-encoded. The password never
+	// appears in logs or errors.
 	URL string
 	// URLs lists further nodes of the same cluster. The client tries these and URL in random order, each of them
 	// once before it tries any of them again. After a lost connection it tries the other nodes first.
@@ -117,9 +117,9 @@ type Config struct {
 	// is 1 min. The first send after that checks the destination again in the background, so a deleted destination
 	// is restored before most of the messages waiting for it are due.
 	RecheckInterval time.Duration
-	// MaxRouteQueues is how many route queues this client may create, 1 to 100,000. The default is 100. An
-	// exchange destination needs a route queue for each routing key with delayed messages, and a route queue is
-	// never deleted. Existing ones do not count. At the limit, Send fails with a *topology.DestinationError before
+	// MaxRouteQueues is how many route queues this client may create, 1 to 100,000. The default is 100. An exchange
+	// destination needs a route queue for each routing key with delayed messages, and a route queue is never deleted.
+	// Route queues that already exist do not count. At the limit, Send fails with a *topology.DestinationError before
 	// it creates anything, so that order numbers in routing keys do not fill the broker with queues.
 	MaxRouteQueues int
 	// MaxInFlight is the number of messages that may await their confirm. The default is 1024, of which one queue may

@@ -63,7 +63,7 @@ type Delivery struct {
 	// Headers contains all headers as received.
 	Headers amqp.Table
 
-	received *consume.Delivery // nil in a Delivery that Consume has not received
+	received *consume.Delivery // nil if the Delivery was not received by Consume
 }
 
 // DueSince returns the due time for computing lateness and for showing to users. It is DueAt or, if DueAt is the Unix

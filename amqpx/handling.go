@@ -22,7 +22,7 @@ func (h *handling) Start(ctx context.Context) context.Context { return h.hooks.h
 
 func (h *handling) Handle(ctx context.Context) error {
 	if h.d.ID == "" {
-		defer func() { h.received.AssignID(h.d.ID) }() // Client.Forward may have given the message an id
+		defer func() { h.received.AssignID(h.d.ID) }() // Client.Forward may have given the message an id, which retries keep
 	}
 	return h.handler(ctx, h.d)
 }

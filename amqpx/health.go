@@ -89,7 +89,7 @@ func (c *Client) Health() error {
 		switch {
 		case k.State == ConsumerConsuming && !silent.IsZero():
 			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: "silent", Since: silent, Reason: "the broker does not answer on its connection"})
-		case k.State == ConsumerPaused: // a pause is intended
+		case k.State == ConsumerPaused: // a pause is intended, so it is not a problem
 		case k.State == ConsumerConsuming && k.Blocked > 0:
 			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: "blocked", Since: k.BlockedSince, Reason: fmt.Sprintf("%d of %d running handlers wait; %s", k.Blocked, k.Running, k.Reason), Err: k.Err})
 		case k.State != ConsumerConsuming:

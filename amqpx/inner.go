@@ -18,8 +18,8 @@ import (
 // internal.
 func (c *Client) Internals(inner.Access) inner.Client { return inside{c} }
 
-// Internals returns what package inspect does with a configuration alone. Other modules cannot call it, because package
-// inner is internal.
+// Internals returns the operations of package inspect that need a configuration but no client. Other modules cannot
+// call it, because package inner is internal.
 func (c Config) Internals(inner.Access) inner.Config { return configured{c} }
 
 // configured implements inner.Config.

@@ -23,7 +23,7 @@ type Message struct {
 	// Queue is the destination queue. It may be a broker-named reply queue. With a delay, such a queue must not be
 	// exclusive to its connection.
 	Queue string
-	// Exchange and RoutingKey are the other form of a destination. The exchange may be of any type and must exist.
+	// Exchange and RoutingKey are the destination if Queue is empty. The exchange may be of any type and must exist.
 	Exchange   string
 	RoutingKey string
 

@@ -19,8 +19,8 @@ const (
 	// PauseKeepPlace keeps the consumer on the broker together with the messages delivered to it, at most Prefetch of
 	// them, but starts no handlers. A single active consumer stays the active one, so no other consumer takes over and
 	// the order of messages is kept. Use it for short pauses: after the broker's consumer_timeout, 30 minutes by
-	// default, the broker requeues these messages and redelivers them, which counts towards a quorum queue's delivery
-	// limit.
+	// default, the broker requeues these messages and redelivers them. Before RabbitMQ 4.3, that counts towards a
+	// quorum queue's delivery limit.
 	PauseKeepPlace PauseMode = "keep-place"
 )
 

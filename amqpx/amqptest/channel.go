@@ -88,7 +88,7 @@ func (ch *channel) reply(nowait bool, m method, about string, args []byte) {
 	}
 }
 
-// fail closes the channel, or the connection for a hard error.
+// fail closes the channel with an error or, if the error is a hard one, the whole connection.
 func (ch *channel) fail(err *rabbit.Error, m method) {
 	if !err.Soft() {
 		ch.conn.fail(err, m)

@@ -26,7 +26,7 @@ type conn struct {
 	vhost     *rabbit.VHost
 	frameMax  uint32
 	channels  map[uint16]*channel
-	opened    int // channels ever opened
+	opened    int // number of channels opened so far
 	in        inbox
 
 	open      bool
@@ -45,8 +45,8 @@ func newConn(s *Server, n net.Conn, number int) *conn {
 	return &conn{srv: s, net: n, number: number, channels: map[uint16]*channel{}, received: time.Now()}
 }
 
-// greeting is the protocol header that opens a connection. The server also sends it to a client that began with
-// something else.
+// greeting is the protocol header that opens a connection. The server also answers with it if a client begins with
+// anything else.
 const greeting = "AMQP\x00\x00\x09\x01"
 
 // serve reads frames until the connection ends.
@@ -82,7 +82,7 @@ func (c *conn) take(f codec.Frame, err error) (done bool) {
 	switch {
 	case c.ended || c.srv.closed:
 		return true
-	case err == codec.ErrFrame: //nolint:errorlint // it is our own, and never wrapped
+	case err == codec.ErrFrame: //nolint:errorlint // codec returns this error unwrapped
 		c.fail(rabbit.Refusal(amqp.FrameError, "cannot decode frame"), 0)
 		return true
 	case err != nil:

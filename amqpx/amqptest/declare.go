@@ -67,7 +67,8 @@ func (ch *channel) onExchangeDelete(d *codec.Decoder) *rabbit.Error {
 	return err
 }
 
-// onBinding returns the handler of a method that binds or unbinds a queue or an exchange. The method ok is its answer.
+// onBinding returns the handler of a method that binds or unbinds a queue or an exchange. The parameter ok is the
+// method with which the server answers.
 func onBinding(kind string, ok method) handler {
 	return func(ch *channel, d *codec.Decoder) *rabbit.Error {
 		c := ch.conn

@@ -57,8 +57,8 @@ func (s *Server) Waiting() (all []Waiting) {
 	return all
 }
 
-// transit returns a function that reports whether a queue belongs to a delay strategy. It derives the prefixes from the
-// existing delivery exchanges.
+// transit returns a function that reports whether a queue belongs to a delay strategy. It takes the strategies'
+// prefixes from the names of the existing delivery exchanges.
 func (s *Server) transit() func(queue string) bool {
 	// Always include a prefix, so that naming.Reserved is called and recognises the delay queues of other systems too.
 	prefixes := []string{"delay"}
@@ -165,7 +165,7 @@ func sameBody(a, b string) bool {
 	return a == b
 }
 
-// String describes the expected message.
+// String describes the expected message for a failure message.
 func (w Want) String() string {
 	parts := []string{fmt.Sprintf("queue %q", w.Queue)}
 	for _, p := range []struct{ what, value string }{{"id", w.ID}, {"type", w.Type}, {"body", w.Body}} {

@@ -37,7 +37,8 @@ type denial struct {
 
 type control struct{ decide func(Frame) Action }
 
-// refusal returns the injected error for declaring or consuming from the given name, or nil.
+// refusal returns the injected error for a request that declares, binds or reads from the named exchange or queue, or
+// nil.
 func (f *faults) refusal(name string) *rabbit.Error {
 	for _, x := range f.named {
 		if x.refusal != nil && x.name == name {
@@ -224,9 +225,9 @@ type Action struct {
 	refusal *rabbit.Error // refuses a client's method with this error; set by RefuseMethod
 }
 
-// Control calls decide for each method in either direction. If there are several controls, the server calls the latest
-// one first and stops at the first Action that is not zero. The function decide is called by one goroutine at a time
-// and must not call methods of the Server.
+// Control lets a test decide what happens to each method in either direction, for faults that the other functions do
+// not offer. If there are several controls, the server calls the latest one first and stops at the first Action that is
+// not zero. The function decide is called by one goroutine at a time and must not call methods of the Server.
 func (s *Server) Control(decide func(Frame) Action) (undo func()) {
 	return add(s, &s.faults.controls, &control{decide}, nil)
 }

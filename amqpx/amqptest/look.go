@@ -120,7 +120,7 @@ func (s *Server) Bindings(exchange string) (all []Binding) {
 type ConnectionState struct {
 	Name, User, VHost string
 	Channels          int // currently open channels
-	ChannelsOpened    int // channels ever opened
+	ChannelsOpened    int // number of channels opened so far
 	Consumers         int
 	Unacked           int
 	Blocked           bool

@@ -53,7 +53,7 @@ func (p *pipe) arrive() {
 	p.more.Broadcast()
 }
 
-// Read reads from the pipe. It returns all data that was written before the pipe was closed.
+// Read waits for data. After the pipe has been closed, it returns the remaining data and then io.EOF.
 func (p *pipe) Read(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

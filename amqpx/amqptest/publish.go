@@ -94,7 +94,7 @@ func (ch *channel) publish(ct *content) *rabbit.Error {
 	return nil
 }
 
-// acceptable returns an error if RabbitMQ refuses the message before it routes it.
+// acceptable returns an error if RabbitMQ refuses the message, whichever queues it would be routed to.
 func (ch *channel) acceptable(ct *content) *rabbit.Error {
 	c, size := ch.conn, len(ct.message.Body)
 	switch most := c.srv.opts.MaxMessageSize; {

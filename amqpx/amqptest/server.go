@@ -86,7 +86,7 @@ type Server struct {
 	broker    *rabbit.Broker
 	timer     *time.Timer // fires at the broker's next event
 	conns     map[*conn]struct{}
-	number    int // connections ever made
+	number    int // number of connections made so far
 	listeners []net.Listener
 	closed    bool
 	running   sync.WaitGroup

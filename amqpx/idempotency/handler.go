@@ -130,7 +130,7 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 	return err
 }
 
-// piece is a message that is being handled, until its commit.
+// piece is one message of a transaction, which is shared by several messages if they are grouped (WithGroup).
 type piece struct {
 	ctx       context.Context
 	d         *amqpx.Delivery

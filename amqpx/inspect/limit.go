@@ -87,7 +87,7 @@ func allowedReturns(ctx context.Context, m *live.Management, queue string, v pla
 		return 0, live.ErrStream
 	case err == nil && q != nil && q.Unavailable != "":
 		return 0, &live.UnavailableError{Queue: queue, Reason: q.Unavailable}
-	case !counts || err == nil && q == nil: // the broker itself reports that the queue does not exist
+	case !counts || err == nil && q == nil: // if the queue does not exist, the broker reports that when it is read
 		return math.MaxInt64, nil
 	case err != nil:
 		return 0, fmt.Errorf("the limit could not be read: %w", err)

@@ -249,7 +249,7 @@ func (o *RequeueOptions) Validate(prefix string) error {
 	return nil
 }
 
-// requeue is the state of one run.
+// requeue is the state of one call to Requeue.
 type requeue struct {
 	c      inner.Client
 	prefix string // prefix of the delay objects
@@ -264,8 +264,8 @@ type requeue struct {
 
 	refused map[topology.Destination]string    // why no more messages are sent there
 	existed map[topology.Destination]time.Time // when a destination was last found to exist
-	next    time.Time                          // when the next message may be sent, by Rate
-	failed  int                                // messages that their destination refused
+	next    time.Time                          // when the next message may be sent, according to Rate
+	failed  int                                // number of messages that their destination refused
 }
 
 // run takes the messages in batches and puts back the ones that stay.

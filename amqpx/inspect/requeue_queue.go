@@ -29,7 +29,7 @@ type source interface {
 	keep(l *letter) error
 	// acknowledge removes messages for good.
 	acknowledge(round []*letter) error
-	// end keeps the messages that were taken but not examined.
+	// end releases the source. The messages in left were taken but not processed, and stay in the source.
 	end(left []*letter) error
 }
 

@@ -113,7 +113,7 @@ func (r *requeue) exists(ctx context.Context, l *letter) error {
 	}
 	asked := l.dest
 	if l.dest.Queue == "" && l.dest.Exchange == "" {
-		l.dest = topology.Destination{Queue: l.dest.RoutingKey} // the default exchange
+		l.dest = topology.Destination{Queue: l.dest.RoutingKey} // the default exchange routes by queue name
 	}
 	err := r.c.Declaring(ctx, func(conn *amqp.Connection) error {
 		on := wire.Channel{Conn: conn}

@@ -153,7 +153,7 @@ func savable(v any) any {
 		}
 		return out
 	}
-	return v // including nil and bool
+	return v // nil, bool and the other values that JSON represents directly
 }
 
 func savableFloat(f float64, bits int) any {

@@ -16,7 +16,7 @@ import (
 // userIDs records which user ids the broker accepts from this client. Each run uses a new userIDs.
 type userIDs struct {
 	c       inner.Client
-	refused map[string]string // the reason; empty for a user id that is accepted
+	refused map[string]string // the broker's reason by user id; empty if it accepts the user id
 }
 
 // of returns the user id with which a message can be published again. If that is not the original user id, lost says

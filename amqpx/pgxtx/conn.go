@@ -248,7 +248,7 @@ func (t *transaction) first(ctx context.Context, query string, args []any) (pgx.
 	results := t.b.SendBatch(ctx, &b)
 	t.tx = results.Tx()
 	if _, err := results.Exec(); err != nil {
-		_ = results.Close() // it has the same error
+		_ = results.Close() // ignore its error, which is the same
 		return nil, sqldb.ExplainServer(err)
 	}
 	return results, nil
@@ -279,7 +279,7 @@ func (t *transaction) QueryContext(ctx context.Context, query string, args ...an
 	}
 	r, err := results.Query()
 	if err != nil {
-		_ = results.Close() // it has the same error
+		_ = results.Close() // ignore its error, which is the same
 		return nil, sqldb.ExplainServer(err)
 	}
 	return rows{r, results.Close}, nil

@@ -38,8 +38,8 @@ func answer(w http.ResponseWriter, err error) {
 		out.Problem = public(err)
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	text, _ := json.Marshal(out) //nolint:errchkjson // text and a boolean
-	_, _ = w.Write(text)         // the client may have disconnected
+	text, _ := json.Marshal(out) //nolint:errchkjson // never fails for text and a boolean
+	_, _ = w.Write(text)         // ignore the error: the client may have disconnected
 }
 
 // notReady is the answer for a problem whose details are not shown without a login.

@@ -15,8 +15,8 @@ import (
 // other is the name of all destinations beyond the limit.
 const other = "_OTHER"
 
-// destinations records the destinations seen so far by their names, which are queues and exchanges without routing
-// keys.
+// destinations records the destinations seen so far by name. The name is that of a queue, or of an exchange without the
+// routing key.
 type destinations struct {
 	most int
 	rest *destination

@@ -81,7 +81,7 @@ func (b *buffer) nextWorn() *Delivery {
 		d := b.worn[0]
 		b.worn = b.worn[1:]
 		if !d.worn {
-			continue // the delivery's start time has already arrived
+			continue // the delivery's start time has arrived, so it is handled instead
 		}
 		if d.index >= 0 {
 			heap.Remove(&b.held, d.index)

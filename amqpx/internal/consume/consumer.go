@@ -25,7 +25,7 @@ type Settings struct {
 
 	Concurrency int // number of handlers that run at a time
 	Prefetch    int
-	HeldBytes   int // the size up to which the prefetch grows with the held messages
+	HeldBytes   int // size in bytes up to which the prefetch grows with the held messages
 	Drain       time.Duration
 
 	// Handling is called immediately before a delivery is handled.

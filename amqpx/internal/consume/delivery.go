@@ -85,8 +85,8 @@ func Decode(raw amqp.Delivery, queue, prefix string) *Delivery {
 		d.returned = min(max(n, 0), math.MaxInt32)
 	}
 	if _, carried := raw.Headers[header.Carried]; carried && !naming.Reserved(prefix, raw.Exchange) {
-		// The message was not published by a rabbitdelay consumer. The broker has verified the property against
-		// the publisher's login, whereas any publisher can write the header.
+		// The message was not published by a rabbitdelay consumer. Use the property, which the broker has verified
+		// against the publisher's login, and not the header, which any publisher can write.
 		d.UserID = raw.UserId
 	}
 	d.Exchange, d.RoutingKey = header.SentTo(prefix, raw.Exchange, raw.RoutingKey, raw.Headers, queue)

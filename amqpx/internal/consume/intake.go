@@ -62,7 +62,7 @@ func (k *Consumer) intake(ctx context.Context, s *subscription) error {
 			s.renewals.end(d, &s.buffer, time.Now())
 		case slots <- struct{}{}:
 			d := s.buffer.next()
-			if s.lost() { // the broker redelivers it
+			if s.lost() { // the broker redelivers the message
 				<-k.slots
 				continue
 			}

@@ -106,7 +106,8 @@ func (k *Consumer) declare(ctx context.Context, sess *Session) error {
 // redelivers them.
 func (s *subscription) lost() bool { return s.ch.IsClosed() }
 
-// ended returns the reason why no more deliveries arrive, and records if the broker has cancelled the consumer.
+// ended returns the reason why no more deliveries arrive. If the reason is that the broker has cancelled the consumer,
+// it records that.
 func (s *subscription) ended() error {
 	if s.lost() {
 		<-s.live.Done() // the reason is set when the channel closes

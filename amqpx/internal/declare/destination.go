@@ -246,7 +246,7 @@ func (d *declaration) forwardStuck(route string) error {
 	return nil
 }
 
-// isDown reports whether a queue was not found because its node is down. If it returns false, the queue does not exist.
+// isDown reports whether a queue was not found because its node is down, and not because the queue does not exist.
 func isDown(err error) bool {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	return ok && ae.Code == amqp.NotFound && !strings.Contains(ae.Reason, "no queue '")

@@ -108,8 +108,8 @@ func Passes(err error) bool {
 	return ok
 }
 
-// errNotApplied is returned if a client that declares nothing finds no layout. It is not a *topology.DestinationError,
-// because every destination is affected.
+// errNotApplied is returned if a client that declares nothing does not find the strategy's exchanges. It is not a
+// *topology.DestinationError, because every destination is affected.
 var errNotApplied = errors.New("this client is not allowed to declare anything (DeclareNothing); first run rabbitdelay apply with the same settings")
 
 var errNoAnswer = errors.New("the broker did not answer")

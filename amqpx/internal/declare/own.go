@@ -32,7 +32,7 @@ type ownBindings struct {
 
 	mu      sync.Mutex
 	until   map[string]ownBinding
-	sweeper bool // a goroutine is waiting to remove them
+	sweeper bool // a goroutine is waiting to remove the bindings in until
 }
 
 type ownBinding struct {

@@ -28,8 +28,8 @@ type Publisher struct {
 	alone  *semaphore.Weighted
 }
 
-// maxReturns limits the returns that a channel buffers. The confirm after each return wakes a goroutine that drains
-// them, so a few suffice.
+// maxReturns limits the returns that a channel buffers. The confirm after each return wakes a goroutine that drains the
+// buffer, so it never contains many.
 const maxReturns = 1024
 
 // maxAlone limits the number of channels for messages that are published alone.

@@ -45,7 +45,8 @@ func Call(log *zap.Logger, what string, f func(), fields ...zap.Field) *PanicErr
 	return <-ended
 }
 
-// Recover is like Call, but runs f in the caller's goroutine, which must be ready for runtime.Goexit.
+// Recover is like Call, but runs f in the caller's goroutine. If f calls runtime.Goexit, that goroutine ends, and only
+// the caller's deferred functions run.
 func Recover(log *zap.Logger, what string, f func(), fields ...zap.Field) (p *PanicError) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -40,7 +40,7 @@ func Of(raw *amqp.Delivery) Properties {
 		p.DeliveryMode = amqp.Transient
 	}
 	p.Timestamp, _ = t[carriedTimestamp].(time.Time)
-	p.Headers = maps.Clone(p.Headers) // the received headers may be published again unchanged
+	p.Headers = maps.Clone(p.Headers) // copy, because the received headers may be published again unchanged
 	for _, name := range []string{CC, Delay} {
 		if v, ok := t[name]; ok {
 			p.Headers[name] = v
@@ -60,7 +60,7 @@ func (p *Properties) Apply(pub *amqp.Publishing) {
 // Carry adds the properties of another publisher's message to own, the headers with which the message will be
 // published.
 func (p *Properties) Carry(own amqp.Table) {
-	_, ours := p.Headers[Due] // rabbitdelay's client writes this header on every message
+	_, ours := p.Headers[Due] // the message is rabbitdelay's own, because its client writes this header on every message
 	_, carried := p.Headers[Carried]
 	if ours && !carried {
 		return

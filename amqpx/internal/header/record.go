@@ -16,7 +16,7 @@ const (
 	maxAttemptLog  = 32
 )
 
-// Record copies the headers that describe the message's earlier attempts to own.
+// Record copies the headers that describe the message's earlier attempts, and the carried properties, to own.
 func (p *Properties) Record(own amqp.Table, snoozes int) {
 	if snoozes > 0 {
 		own[Snoozes] = int64(snoozes)

@@ -44,7 +44,7 @@ type Client interface {
 	Publishing(ctx context.Context, unblocked bool) (*wire.Session, error)
 	// Declaring runs f with a connection that the broker may close in reply to the requests in f.
 	Declaring(ctx context.Context, f func(*amqp.Connection) error) error
-	// Pass forwards a message, in the same way as Send.
+	// Pass publishes a message, and returns nil when the broker has confirmed it, as amqpx.Client.Send does.
 	Pass(ctx context.Context, m Copy) error
 }
 

@@ -106,7 +106,7 @@ func otherProtocol(uri amqp.URI, heard []byte, err error) (string, bool) {
 		return "", false
 	case strings.HasPrefix(said, "HTTP/"):
 		return "an HTTP server answered instead of an AMQP broker; 15672 is the port of RabbitMQ's management API, while AMQP uses 5672 by default (amqps: 5671)", true
-	case len(heard) >= 2 && (heard[0] == 0x15 || heard[0] == 0x16) && heard[1] == 3: // an alert or a handshake
+	case len(heard) >= 2 && (heard[0] == 0x15 || heard[0] == 0x16) && heard[1] == 3: // a TLS alert or handshake record
 		return "the port speaks TLS; use amqps://, or the broker's plain port (5672 by default)", true
 	case strings.HasPrefix(said, "AMQP"):
 		return fmt.Sprintf("the broker does not speak AMQP 0-9-1 (it answered %q)", said), true
@@ -157,7 +157,7 @@ func (g *greeting) of(c net.Conn) net.Conn {
 	return g
 }
 
-// greetingSize is enough to distinguish protocols.
+// greetingSize is the number of bytes that are recorded, which is enough to distinguish protocols.
 const greetingSize = 8
 
 func (g *greeting) Read(p []byte) (int, error) {

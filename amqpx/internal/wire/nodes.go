@@ -11,7 +11,7 @@ import (
 // Every URL is tried once before any of them is tried again. The URL whose connection was lost is tried last.
 type nodes struct {
 	all    []string
-	round  []string // not tried yet
+	round  []string // URLs that were not tried yet in this round
 	last   string   // the URL that was returned last
 	failed map[string]error
 }

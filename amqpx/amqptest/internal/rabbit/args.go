@@ -75,7 +75,7 @@ const maxTTL = 10 * 365 * 86400 * 1000
 // arguments reads and checks the values of an argument table, and keeps the first error.
 type arguments struct {
 	table amqp.Table
-	of    string // "queue 'q' in vhost '/'"
+	of    string // the object in error texts, such as "queue 'q' in vhost '/'"
 	err   *Error
 }
 

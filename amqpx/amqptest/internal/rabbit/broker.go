@@ -127,7 +127,7 @@ func (b *Broker) Next() (at time.Time, ok bool) {
 	return time.UnixMilli(b.events[0].at), true
 }
 
-// VHost is a virtual host.
+// VHost is a virtual host with its exchanges and queues.
 type VHost struct {
 	broker    *Broker
 	name      string

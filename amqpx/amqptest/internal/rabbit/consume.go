@@ -17,7 +17,7 @@ type Sink interface {
 	Cancelled(consumer string)
 }
 
-// Delivery is a delivered message.
+// Delivery is a message that was delivered to a consumer or fetched with basic.get.
 type Delivery struct {
 	Tag         uint64
 	Redelivered bool
@@ -47,7 +47,7 @@ type held struct {
 	gone     bool // the consumer timeout has requeued it, so its settlement has no effect
 }
 
-// Consumer is a consumer of a queue.
+// Consumer is a consumer of a queue, on the channel that started it.
 type Consumer struct {
 	Tag       string
 	NoAck     bool
@@ -244,7 +244,7 @@ func (c *Channel) settle(tag uint64, multiple bool) ([]*held, *Error) {
 	return done, nil
 }
 
-// Ack acknowledges deliveries.
+// Ack implements basic.ack, which removes messages for good.
 func (c *Channel) Ack(tag uint64, multiple bool) *Error {
 	done, err := c.settle(tag, multiple)
 	c.pumpFor(done)

@@ -75,7 +75,7 @@ func (v *VHost) CheckExchangeKind(kind string) *Error {
 	return Refusal(code, "unknown exchange type '%s'", kind)
 }
 
-// CheckExchange implements a passive declaration.
+// CheckExchange implements a passive declaration, which fails if the exchange does not exist.
 func (v *VHost) CheckExchange(name string) *Error {
 	if name == "" {
 		return notDefault()

@@ -41,7 +41,7 @@ func (l *line) pop() *Message {
 	return m
 }
 
-// insert inserts a message in order of seq. Its position is usually the end or the beginning.
+// insert inserts a message at the position that its seq determines.
 func (l *line) insert(m *Message) {
 	i, _ := slices.BinarySearchFunc(l.items[l.head:], m, func(a, b *Message) int {
 		if a.seq < b.seq {

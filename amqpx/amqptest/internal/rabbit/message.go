@@ -50,7 +50,7 @@ const (
 	reasonDeliveryLimit = "delivery_limit"
 )
 
-// newMessage returns a published message without its BCC header.
+// newMessage checks a published message, and returns it with its routing keys and without its BCC header.
 func (v *VHost) newMessage(exchange, key string, p amqp.Publishing) (m *Message, err *Error) {
 	m = &Message{Publishing: p, Exchange: exchange, RoutingKeys: []string{key}}
 	if m.RoutingKeys, err = appendKeys(m.RoutingKeys, p.Headers, "CC"); err != nil {

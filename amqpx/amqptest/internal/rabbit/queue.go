@@ -32,7 +32,7 @@ type Queue struct {
 	deadLetter  *string // exchange name
 	deadKey     *string
 	atLeastOnce bool
-	limit       int64 // delivery limit
+	limit       int64 // delivery limit; math.MaxInt64 if there is none
 	unlimited   bool  // there is no delivery limit
 	maxPriority int   // for a classic queue
 	single      bool  // x-single-active-consumer
@@ -41,7 +41,7 @@ type Queue struct {
 	waiting   int   // number of unsettled messages
 	dead      []*deadLetter
 	consumers []*Consumer
-	used      int64             // when it was last declared, consumed from or used with basic.get
+	used      int64             // when it was last declared, left by a consumer or read with basic.get, in ms
 	delayed   map[*Message]bool // messages that wait for their x-opt-delivery-time
 	purges    int               // number of purges; they also drop delayed messages
 	gone      bool
@@ -294,7 +294,7 @@ func (q *Queue) Dying() int { return len(q.dead) }
 // Delayed returns the number of messages that wait for their x-opt-delivery-time (RabbitMQ 4.4).
 func (q *Queue) Delayed() int { return len(q.delayed) }
 
-// Consumers returns the number of consumers.
+// Consumers returns the number of consumers, as the answer to a declaration reports it.
 func (q *Queue) Consumers() int { return len(q.consumers) }
 
 // Quorum reports whether the queue is a quorum queue.

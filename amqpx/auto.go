@@ -95,7 +95,7 @@ func (a *auto) MaxDelay() time.Duration {
 	return d
 }
 
-// Bindings returns the bindings of all strategies.
+// Bindings returns the bindings of all strategies, because messages for a destination may use any of them.
 func (a *auto) Bindings(dest topology.Destination) []topology.Binding {
 	var all []topology.Binding
 	for _, s := range a.all {
@@ -113,7 +113,7 @@ func (a *auto) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	return a.cfg.Native.Canary(queue)
 }
 
-// choose returns the strategy for a delay.
+// choose selects the strategy for a delay by the rules that NewAuto describes.
 func (a *auto) choose(delay time.Duration) Strategy {
 	switch {
 	case a.cfg.TTL != nil && a.cfg.TTL.Declares(delay):

@@ -23,9 +23,9 @@ import (
 // A Delay counts from when its message is first published, so messages with the same delay keep their order
 // however long the batch takes.
 //
-// If some messages fail for good, the error is a *BatchError with their errors by index, and all other messages
-// were sent. An invalid message (*MessageError, *topology.DelayError and so on) fails the whole batch with its
-// error before anything is sent.
+// If some messages fail permanently, the error is a *BatchError with their errors by index, and all other messages were
+// sent. An invalid message (*MessageError, *topology.DelayError and so on) fails the whole batch with its error before
+// anything is sent.
 func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 	failed := map[int]*SendError{}
 	var mu sync.Mutex

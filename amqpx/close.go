@@ -118,7 +118,7 @@ func (u *underWay) len() int {
 	return int(n)
 }
 
-// keepFailures starts recording failures.
+// keepFailures starts recording failures, which CloseError then contains.
 func (u *underWay) keepFailures() { u.keep.Store(true) }
 
 // failures waits for the remaining messages, which fail when their connections are closed, and returns the recorded

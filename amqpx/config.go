@@ -325,7 +325,7 @@ func (c Config) anyLead() (field string, lead time.Duration) {
 	return "Lead", c.Lead
 }
 
-// wire returns the connection settings.
+// wire returns the connection settings in the form that package wire uses.
 func (c Config) wire() wire.Config {
 	nodes := c.URLs
 	if c.URL != "" || len(c.URLs) == 0 {

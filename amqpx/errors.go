@@ -79,7 +79,7 @@ func (e *SendError) Unwrap() []error {
 }
 
 // StuckError is the cause of a *SendError if the message waited for a queue that has stopped confirming. Its text does
-// not say for how long, because in this package equal failures have equal texts.
+// not say for how long, so that equal failures have equal texts and can be grouped.
 type StuckError struct {
 	Queue string    // the queue that the message would enter
 	Since time.Time // when the queue last confirmed, or when the first message that awaits a confirm was published

@@ -162,7 +162,7 @@ func (c *Client) consumerStats() []ConsumerStats {
 	return all
 }
 
-// consumerStatsOf converts the stats of a consumer.
+// consumerStatsOf converts the stats of a consumer to their public form.
 func consumerStatsOf(s *consume.Stats) ConsumerStats {
 	out := ConsumerStats{
 		Queue: s.Queue, State: ConsumerState(s.State), Since: s.Since, Err: s.Err,

@@ -61,7 +61,7 @@ const (
 	OutcomeLost         Outcome = "lost"          // the connection was lost first, so the broker will redeliver it
 )
 
-// HandleEnd is the result of one delivery.
+// HandleEnd is the result of handling and settling one delivery.
 type HandleEnd struct {
 	Delivery *Delivery
 	Outcome  Outcome

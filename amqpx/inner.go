@@ -144,7 +144,7 @@ func (r *rehearsal) pass(ctx context.Context, republished inner.Copy) error {
 	return err
 }
 
-// ask checks a destination on the broker.
+// ask checks a destination on the broker, and counts the route queue that sending to it would create.
 func (r *rehearsal) ask(ctx context.Context, dest topology.Destination) error {
 	route, err := r.c.decl.Rehearse(ctx, r.ch, dest, r.routes)
 	if route {

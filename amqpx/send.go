@@ -55,7 +55,7 @@ func (c *Client) sendOne(ctx context.Context, m Message, direct *topology.Route)
 	return err
 }
 
-// endSend calls the SendEnd hooks.
+// endSend passes the result of a send to the SendEnd hooks.
 func (c *Client) endSend(ctx context.Context, p *prepared, start time.Time, err error) {
 	if !c.hooks.sends {
 		return

@@ -138,7 +138,7 @@ type piece struct {
 	skipped   SkipReason
 }
 
-// effect checks the guards and runs fn.
+// effect runs fn, unless a guard declines. In that case it records the message as guarded.
 func (h *handler) effect(tx sqldb.Tx, p *piece) error {
 	for _, guard := range h.guards {
 		ok, err := guard(p.ctx, tx, p.d)

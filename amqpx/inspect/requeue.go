@@ -154,8 +154,8 @@ func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.D
 // RabbitMQ 4.0). To preserve their order, a run with a Limit may briefly hold up to 20,000 further messages. Before
 // RabbitMQ 4.3, a quorum queue counts each message that is put back towards its delivery limit; see
 // RequeueOptions.Management. A destination that does not exist, is full, or that the user is not allowed to write to,
-// is not tried again in the same run. Neither is a destination that does not answer within 10 s. Its message may have
-// been accepted, and may be delivered twice.
+// is not tried again in the same run. The same applies to a destination that does not answer within 10 s, whose message
+// may have been accepted and may be delivered twice.
 //
 // When ctx ends, Requeue waits for the messages that are being sent. If the process is killed or the connection is
 // lost, up to InFlight messages may have been sent and still be in the queue, so a second run sends them again with the
@@ -270,7 +270,7 @@ type requeue struct {
 
 // run takes the messages in batches and puts back the ones that stay.
 func (r *requeue) run(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, r.src.end(r.taken)) }() // even if Save panics
+	defer func() { err = errors.Join(err, r.src.end(r.taken)) }() // put the messages back even if Save panics
 	for err == nil && r.rep.Examined < r.rep.Total && !r.full() {
 		if r.taken, err = r.src.take(ctx, r.portion()); err != nil || len(r.taken) == 0 {
 			break

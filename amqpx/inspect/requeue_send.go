@@ -23,11 +23,11 @@ type letter struct {
 	DeadLetter
 	raw    amqp.Delivery
 	line   int                  // line of RequeueOptions.From; 0 without From
-	edited bool                 // whether it was edited in From
+	edited bool                 // whether its line in From was edited
 	userID string               // the user id with which it is sent
 	lost   string               // why it is sent without its user id; empty if it keeps it
 	dest   topology.Destination // the destination to which it is sent
-	fate   RequeueResult        // its result
+	fate   RequeueResult        // what is to be done with it, and then the result
 }
 
 func (l *letter) stays(why string) {
@@ -172,7 +172,7 @@ func (r *requeue) save(round []*letter) error {
 	return fmt.Errorf("messages could not be saved and stay in the queue: %w", err)
 }
 
-// sendAll sends a round of messages concurrently.
+// sendAll sends a round of messages concurrently. It returns an error if the run has to stop.
 func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {
 	errs := make([]error, len(round))
 	var all sync.WaitGroup
@@ -203,7 +203,7 @@ func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {
 			stop = errs[i]
 			l.stays(why)
 		case errors.Is(errs[i], amqpx.ErrMessage), sent && wire.IsCode(errs[i], amqp.PreconditionFailed):
-			l.stays(why) // the message itself is the reason
+			l.stays(why) // the message itself is the reason, so the destination may accept other messages
 		default:
 			r.refuse(l, why)
 		}

@@ -96,7 +96,7 @@ func (r rows) Next() bool {
 	if r.Rows.Next() {
 		return true
 	}
-	_ = r.end() // Err returns the same error
+	_ = r.end() // ignore the error: Err returns it too
 	return false
 }
 

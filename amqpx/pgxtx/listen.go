@@ -54,7 +54,7 @@ func (l listener) Listen(ctx context.Context, wake func()) error {
 	if err := begin(ctx, conn); err != nil {
 		return fmt.Errorf("listening for tasks: %w", sqldb.ExplainServer(err))
 	}
-	wake() // for tasks that were written before
+	wake() // for tasks that were written before LISTEN took effect
 	for {
 		if err := l.next(ctx, conn); err != nil {
 			return fmt.Errorf("listening for tasks: %w", sqldb.ExplainServer(err))
@@ -142,7 +142,7 @@ func notify(ctx context.Context, cfg *pgx.ConnConfig, channel string) error {
 		return err
 	}
 	_, err = conn.Exec(ctx, "NOTIFY "+channel)
-	_ = conn.Close(ctx) // the error of NOTIFY is more useful
+	_ = conn.Close(ctx) // ignore the error: that of NOTIFY is more useful
 	return err
 }
 

@@ -42,7 +42,7 @@ func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyVa
 		s, now := c.Stats(), time.Now()
 		for name, k := range map[string]amqpx.ConnectionStats{"publish": s.Publish, "consume": s.Consume} {
 			if k.State == "" {
-				continue // no connection is needed
+				continue // there is no connection, because none has been needed yet
 			}
 			for _, state := range []amqpx.State{amqpx.StateConnecting, amqpx.StateConnected, amqpx.StateBlocked, amqpx.StateDisconnected, amqpx.StateClosed} {
 				o.ObserveInt64(connection, oneIf(k.State == state), m.with(connectionKey.String(name), stateKey.String(string(state))))

@@ -31,7 +31,7 @@ func (b *buffer) note(d *Delivery, n int) {
 	b.bytes += n * (len(d.Raw.Body) + deliveryOverhead)
 }
 
-// add buffers a delivery.
+// add buffers a delivery that has just arrived or could not be renewed.
 func (b *buffer) add(d *Delivery, now time.Time) {
 	b.note(d, 1)
 	if d.worn {
@@ -125,7 +125,7 @@ func (b *buffer) next() *Delivery {
 	return d
 }
 
-// all returns the buffered deliveries.
+// all returns the buffered deliveries, in no particular order.
 func (b *buffer) all() []*Delivery {
 	all := slices.Concat(b.ready, b.held, b.aside, b.early)
 	for _, d := range b.worn {

@@ -127,7 +127,8 @@ func (k *Consumer) checkHistory(d *Delivery) (p disposition, ok bool) {
 	return disposition{}, true
 }
 
-// runOnce runs the handler once.
+// runOnce runs the handler once and applies the error policy. It returns the disposition, and whether the handler or
+// its error panicked.
 func (k *Consumer) runOnce(ctx context.Context, d *Delivery) (p disposition, panicked bool) {
 	var err error
 	panicErr := guard.Recover(k.log, "handler", func() { err = d.handling.Handle(ctx) }, zap.String("id", d.ID))

@@ -38,7 +38,7 @@ type prefetch struct {
 	ended  chan struct{}      // receives an element when the broker has cancelled an additional consumer
 }
 
-// brokerConsumer is a consumer on the broker.
+// brokerConsumer identifies one of a subscription's consumers on the broker.
 type brokerConsumer struct {
 	tag      string
 	prefetch int

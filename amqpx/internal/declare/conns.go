@@ -106,7 +106,7 @@ func (p *conns) all() []*connection {
 	return slices.Collect(maps.Keys(p.open))
 }
 
-// loan is a borrowed connection.
+// loan is a connection that a caller has borrowed and must return with end or spoil.
 type loan struct {
 	conn   *amqp.Connection
 	ending *wire.Ending

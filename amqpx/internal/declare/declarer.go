@@ -52,7 +52,7 @@ type Session struct {
 	proof     atomic.Pointer[proof] // nil while messages that are due at a given time must not be sent
 }
 
-// Declarer declares what one client needs.
+// Declarer makes sure that the objects that one client needs exist on the broker.
 type Declarer struct {
 	cfg   Config
 	log   *zap.Logger

@@ -174,7 +174,7 @@ func (j *Judge) trustsBroker(a Arrival, now time.Time) bool {
 
 // look records what a message shows about the clocks.
 func (j *Judge) look(a Arrival, now time.Time, up time.Duration) {
-	now = now.Round(0) // use the wall clock only
+	now = now.Round(0) // drop the monotonic reading, to notice that the wall clock was adjusted
 	if began := now.Add(-up); j.base.IsZero() || !within(began.Sub(j.base), Allowed) {
 		j.base, j.behind, j.since = began, time.Time{}, time.Time{}
 	}

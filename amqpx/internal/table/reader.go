@@ -249,7 +249,7 @@ func skipContainer(b []byte, depth int, skip func(b []byte, depth int) ([]byte, 
 	return rest, nil
 }
 
-// skipField skips a name with its value.
+// skipField returns the bytes that follow a field, which is a name with its value.
 func skipField(b []byte, depth int) (rest []byte, err error) {
 	if len(b) < 1+int(b[0]) {
 		return nil, errBrokenHeaders

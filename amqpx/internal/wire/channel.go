@@ -82,7 +82,7 @@ func (c *Channel) Do(op func(ch *amqp.Channel) error) (err error) {
 // Close closes the channel. Do opens a new one if necessary.
 func (c *Channel) Close() {
 	if c.ch != nil {
-		_ = c.ch.Close() // the broker may already have closed it
+		_ = c.ch.Close() // ignore the error: the broker may already have closed the channel
 		c.ch = nil
 	}
 }

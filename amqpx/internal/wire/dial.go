@@ -131,7 +131,7 @@ func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// amqp091 clears the deadline after the handshake.
+	// The deadline limits the handshake. amqp091 clears it afterwards.
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := c.SetDeadline(deadline); err != nil {
 			_ = c.Close()

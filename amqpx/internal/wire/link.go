@@ -88,7 +88,7 @@ func NewLink[T any](over context.Context, role string, cfg Config, setup func(co
 
 // Start starts connecting in the background.
 func (l *Link[T]) Start() {
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:gosec // Close calls it
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:gosec // Close calls cancel
 	l.cancel = cancel
 	go l.run(ctx)
 }
@@ -99,7 +99,7 @@ func (l *Link[T]) Close() {
 	<-l.ended
 }
 
-// Status returns the current status.
+// Status returns the Link's current status. It does not lock.
 func (l *Link[T]) Status() Status { return l.now.Load().Status }
 
 // Current returns the value that setup returned for the connection, and whether there is a connection.

@@ -11,7 +11,7 @@ import (
 
 // Sink receives the deliveries and cancellations for the consumers of a channel.
 type Sink interface {
-	// Deliver delivers a message to a consumer.
+	// Deliver sends a message to the client for one of its consumers.
 	Deliver(consumer string, d Delivery)
 	// Cancelled is called when the broker cancels a consumer, for example because its queue was deleted.
 	Cancelled(consumer string)

@@ -222,7 +222,7 @@ func (q *Queue) configureQuorum(a *arguments) {
 		}
 	}
 	if q.overflow == "reject-publish-dlx" {
-		q.overflow = "drop-head" // quorum queues do not support it
+		q.overflow = "drop-head" // quorum queues do not support reject-publish-dlx
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 type Handler func(ctx context.Context, d *Delivery) error
 
 // Delivery is a received message. A middleware or a handler may change its fields, for example to decrypt the body.
-// Retries and the dead letter contain the message as it was received. They share only the map in Headers, so replace
-// that map instead of changing it.
+// Retries and the dead letter contain the message as it was received. They share the bytes of Body and the map in
+// Headers, so replace these instead of changing their content.
 //
 // Tests of a Handler can create a Delivery: an idempotent handler needs ID and Queue, a task handler needs ID, Version
 // and DueAt.

@@ -99,7 +99,8 @@ type Server struct {
 // NewServer starts a server. If it is called inside a testing/synctest bubble, the server and everything that it starts
 // belong to the bubble, and the server must be closed in the bubble.
 //
-// NewServer panics if an option is invalid.
+// NewServer panics if Version cannot be parsed or a user's permission is not a regular expression. It does not check
+// the other options.
 func NewServer(opts Options) *Server {
 	opts.Version = cmp.Or(opts.Version, DefaultVersion)
 	opts.FrameMax = cmp.Or(opts.FrameMax, defaultFrameMax)

@@ -80,7 +80,7 @@ func WithDrainTimeout(d time.Duration) ConsumeOption {
 
 // WithRetry sets the retry policy, in place of the one in Config.Destinations. Zero fields have the defaults of
 // topology.Retry: 5 attempts, a back-off of 1 s that doubles up to 10 min, and no immediate repetitions
-// (Immediate).
+// (ImmediateRetries).
 func WithRetry(r topology.Retry) ConsumeOption { return func(o *consumeOptions) { o.set.Retry = r } }
 
 // WithBackoff sets how long a message waits for its next attempt after err, in place of the retry policy's growing

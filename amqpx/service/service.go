@@ -51,8 +51,8 @@ type Options struct {
 	// nothing unless the program sets them.
 	Telemetry telemetry.Config
 
-	// Client and Tasks modify the configurations that result from the file, for example Client.Dial and Client.Hooks,
-	// or Tasks.Horizon and Tasks.Hooks.
+	// Client and Tasks modify the configurations that result from the file, for example Dial and Hooks of amqpx.Config,
+	// or Horizon and Hooks of schedule.Config.
 	Client func(*amqpx.Config)
 	Tasks  func(*schedule.Config)
 

@@ -74,8 +74,8 @@ const (
 	requeueMax = 10 * time.Second
 )
 
-// requeuePause returns how long a message is held before it is requeued, at random between half of its limit and the
-// limit.
+// requeuePause returns how long a message is held before it is requeued: a random duration between half of that limit
+// and the limit.
 func requeuePause(d *Delivery) time.Duration {
 	return wait.Backoff(requeueMin, requeueMax, int(min(max(d.deliveries, d.acquired, 0), header.MaxDeliveries))+1)
 }

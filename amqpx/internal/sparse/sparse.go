@@ -48,7 +48,7 @@ func (s *Log) Log(log *zap.Logger, level zapcore.Level, kind, msg string, fields
 }
 
 // Kind returns a string that identifies the kind of an error: the AMQP reply code, or an empty string for other errors.
-// The error's text would not do, because it may contain ports and ids.
+// The error's text cannot identify the kind, because it may contain ports and ids.
 func Kind(err error) string {
 	if ae, ok := errors.AsType[*amqp.Error](err); ok {
 		return strconv.Itoa(ae.Code)

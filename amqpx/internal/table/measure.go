@@ -55,7 +55,7 @@ func (m *Measure) field(name string, v any, depth int) {
 	m.Value(v, depth)
 }
 
-// Table measures a table that is nested in other tables or arrays, whose number is depth.
+// Table measures a table. The parameter depth is the number of tables and arrays that contain it.
 func (m *Measure) Table(t amqp.Table, depth int) {
 	m.container(len(t), depth)
 	for name, v := range t {
@@ -77,7 +77,7 @@ func (m *Measure) container(elements, depth int) {
 	}
 }
 
-// Value measures a value that is nested in tables or arrays, whose number is depth.
+// Value measures a value. The parameter depth is the number of tables and arrays that contain it.
 func (m *Measure) Value(v any, depth int) {
 	m.Add(1)
 	switch v := v.(type) {

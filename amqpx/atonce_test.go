@@ -57,7 +57,7 @@ func TestDueNowToAnExchange(t *testing.T) {
 		c.consume("audit", got.handle, amqpx.WithConcurrency(1))
 		after(0)
 		if d := got.all()[1]; !d.DueAt.Equal(due) || d.Exchange != "events" || d.RoutingKey != "order.0" || d.Headers[amqpx.HeaderDestination] != "events:order.0" {
-			t.Errorf(`got %+v, want DueAt = %v, Exchange = "events", RoutingKey = "order.0" and "events:order.0" in the destination header`,
+			t.Errorf(`the audit consumer's second delivery: got %+v, want DueAt = %v, Exchange = "events", RoutingKey = "order.0" and "events:order.0" in the destination header`,
 				d.Delivery, due)
 		}
 	})

@@ -64,7 +64,7 @@ func TestOrderAcrossChannels(t *testing.T) {
 		}
 		after(2 * time.Minute)
 		if ids := m.IDs("orders"); len(ids) != len(batch) || !slices.IsSorted(ids) {
-			t.Errorf("got %d messages %q, want %d in order", len(ids), ids, len(batch))
+			t.Errorf("the queue orders after SendBatch: got %d messages with the IDs %q, want %d in order", len(ids), ids, len(batch))
 		}
 	})
 }

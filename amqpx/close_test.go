@@ -284,6 +284,6 @@ func TestCloseReportsHandlersItCutOff(t *testing.T) {
 // Closing a zero Client, which was never opened, returns an error and does not panic in a goroutine.
 func TestCloseOfAZeroClient(t *testing.T) {
 	if err := new(amqpx.Client).Close(t.Context()); !errors.Is(err, amqpx.ErrClosed) {
-		t.Errorf("got %v, want amqpx.ErrClosed", err)
+		t.Errorf("Close of a zero Client: got %v, want amqpx.ErrClosed", err)
 	}
 }

@@ -14,7 +14,7 @@ func TestConfigWithoutURLOrUnit(t *testing.T) {
 	err := Config{Lead: 30}.WithDefaults().Validate()
 	for _, says := range []string{"URL: empty; is a variable not set?", "Lead: 30ns: a time.Duration counts nanoseconds"} {
 		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("got %v, want an error with %q", err, says)
+			t.Errorf("Validate of a config without a URL and with a lead of 30ns: got %v, want an error with %q", err, says)
 		}
 	}
 }
@@ -28,7 +28,7 @@ func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	}.WithDefaults()
 	err := c.Validate()
 	if !errors.Is(err, ErrConfig) {
-		t.Fatalf("got %v, want ErrConfig", err)
+		t.Fatalf("Validate of a config with many invalid fields: got %v, want ErrConfig", err)
 	}
 	text := err.Error()
 	for _, field := range []string{
@@ -59,7 +59,7 @@ func TestDestinationsOfTheConfig(t *testing.T) {
 	text := fmt.Sprint(err)
 	for _, want := range []string{"Destinations[0]: ", "Destinations[1]: ", "Destinations[2]: ", "Destinations[6]: q is Destinations[3] too; list each destination once"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("got %s, want an error with %q", text, want)
+			t.Errorf("Validate: got %s, want an error with %q", text, want)
 		}
 	}
 	if n := strings.Count(text, "Destinations["); n != 5 {

@@ -171,7 +171,7 @@ func TestOneMissingPermission(t *testing.T) {
 		// If the client library sends another operation after the first refusal, the broker may close the connection,
 		// and the error names only one object. Otherwise the error contains the number of other objects.
 		if n := strings.Count(text, "ACCESS_REFUSED"); n != 1 || len(text) > 4096 {
-			t.Errorf("got %d refusals in %d bytes, want 1 in at most 4096: %.2000s", n, len(text), text)
+			t.Errorf("the error of Open: got %d refused objects in %d bytes, want 1 in at most 4096: %.2000s", n, len(text), text)
 		}
 	})
 }

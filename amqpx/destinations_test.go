@@ -94,10 +94,10 @@ func TestDestinationsThatCannotBeUsed(t *testing.T) {
 				began := time.Now()
 				err := c.Send(m.within(5*time.Second), amqpx.Message{Queue: "q"})
 				if !errors.Is(err, amqpx.ErrNotSent) || !strings.Contains(err.Error(), test.says) {
-					t.Errorf("got %v, want amqpx.ErrNotSent with %q", err, test.says)
+					t.Errorf("Send: got %v, want amqpx.ErrNotSent with %q", err, test.says)
 				}
 				if _, final := errors.AsType[*topology.DestinationError](err); final != (test.within > 0) || final == errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("got %v (a DestinationError: %t), want a DestinationError: %t, and otherwise context.DeadlineExceeded", err, final, test.within > 0)
+					t.Errorf("Send: got %v (a DestinationError: %t), want a DestinationError: %t, and otherwise context.DeadlineExceeded", err, final, test.within > 0)
 				}
 				if test.within > 0 {
 					if took := time.Since(began); took > test.within {
@@ -165,7 +165,7 @@ func TestMaxRouteQueues(t *testing.T) {
 			failed = err
 		}
 		if _, ok := errors.AsType[*topology.DestinationError](failed); !ok || !strings.Contains(failed.Error(), "MaxRouteQueues") {
-			t.Errorf(`got %v, want a *topology.DestinationError with "MaxRouteQueues"`, failed)
+			t.Errorf(`Send beyond MaxRouteQueues: got %v, want a *topology.DestinationError with "MaxRouteQueues"`, failed)
 		}
 		if got := len(m.Queues()) - before; got != 3 {
 			t.Errorf("%d route queues were declared, want 3", got)

@@ -117,7 +117,7 @@ func TestForwardNeedsNoRouteQueues(t *testing.T) {
 		}
 		m.Holds("out", 1000, 0)
 		if n := len(m.Queues()); n != before {
-			t.Errorf("got %d queues after forwarding, want %d as before", n, before)
+			t.Errorf("after forwarding to 1000 keys: got %d queues, want %d as before", n, before)
 		}
 		err := c.Forward(m.Context(), &amqpx.Delivery{}, topology.Destination{Exchange: "shop", RoutingKey: "nobody"}, 0)
 		if !errors.Is(err, amqpx.ErrUnroutable) {
@@ -144,7 +144,7 @@ func TestForwardToAQueueThatRefuses(t *testing.T) {
 		}
 		err := c.Forward(m.within(time.Second), &amqpx.Delivery{ID: "1"}, topology.Destination{Exchange: "shop"}, 0)
 		if !errors.Is(err, amqpx.ErrNacked) || !errors.Is(err, amqpx.ErrOutcomeUnknown) || m.State("q").Ready == 0 {
-			t.Errorf("got %v with %d messages in the other queue, want ErrNacked and ErrOutcomeUnknown with at least 1", err, m.State("q").Ready)
+			t.Errorf("Forward to two queues, one of which refuses: got %v with %d messages in the other queue, want ErrNacked and ErrOutcomeUnknown with at least 1", err, m.State("q").Ready)
 		}
 	})
 }

@@ -64,7 +64,7 @@ func TestHealthOfABlockedConnection(t *testing.T) {
 		after(10 * time.Second)
 		sick := c.ill(since, "publish blocked")
 		if p := sick.Problems[0]; p.Reason != "low on memory" || p.Final || !errors.Is(sick, amqpx.ErrBlocked) {
-			t.Errorf(`got %+v, want amqpx.ErrBlocked, Reason = "low on memory" and Final = false`, p)
+			t.Errorf(`the first problem of a blocked client: got %+v, want amqpx.ErrBlocked, Reason = "low on memory" and Final = false`, p)
 		}
 		m.Unblock()
 		if err := <-waiting; err != nil {
@@ -89,17 +89,17 @@ func TestHealthWithoutABroker(t *testing.T) {
 			after(time.Minute)
 			sick := c.ill(since, "publish disconnected", "consume disconnected", "consumer q down")
 			if p := sick.Problems[0]; p.Final || !strings.Contains(p.Reason, "connection refused") {
-				t.Errorf(`got %+v, want Final = false and Reason with "connection refused"`, p)
+				t.Errorf(`the first problem without a broker: got %+v, want Final = false and Reason with "connection refused"`, p)
 			}
 			if _, ok := errors.AsType[*amqpx.DialError](sick); !ok {
-				t.Errorf("got %v, want an error that wraps a *DialError", sick)
+				t.Errorf("Health without a broker: got %v, want an error that wraps a *DialError", sick)
 			}
 		}
 		undo()
 		after(time.Minute)
 		c.healthy()
 		if s := c.Stats(); s.Publish.Sessions != 2 || s.Consume.Sessions != 2 || s.Publish.Reason != "" {
-			t.Errorf(`got %+v, want Publish.Sessions = 2, Consume.Sessions = 2 and Publish.Reason = ""`, s)
+			t.Errorf(`Stats after the broker's return: got %+v, want Publish.Sessions = 2, Consume.Sessions = 2 and Publish.Reason = ""`, s)
 		}
 		k.stop()
 	})
@@ -119,10 +119,10 @@ func TestHealthOfARefusedUser(t *testing.T) {
 		after(time.Minute)
 		sick := c.ill(since, "publish disconnected")
 		if ae, ok := errors.AsType[*amqp.Error](sick); !sick.Problems[0].Final || !ok || ae.Code != amqp.AccessRefused {
-			t.Errorf("got %+v, want a final problem with reply code 403", sick)
+			t.Errorf("Health after the user was refused: got %+v, want a final problem with reply code 403", sick)
 		}
 		if strings.Contains(sick.Error(), "guest:guest") {
-			t.Errorf("got %v, want no password in the error", sick)
+			t.Errorf("Health after the user was refused: got %v, want no password in the error", sick)
 		}
 		undo()
 		after(time.Minute)
@@ -164,7 +164,7 @@ func TestHealthOfAStuckQueue(t *testing.T) {
 		synctest.Wait()
 		c.healthy()
 		if s := c.Stats(); s.InFlight != 0 || s.Sending != 0 {
-			t.Errorf("got %+v, want InFlight = 0 and Sending = 0", s)
+			t.Errorf("Stats after the stuck queue recovered: got %+v, want InFlight = 0 and Sending = 0", s)
 		}
 	})
 }
@@ -181,7 +181,7 @@ func TestHealthWhileClosing(t *testing.T) {
 		go func() { closed <- c.Close(t.Context()) }()
 		after(time.Second)
 		if sick := c.ill(since, "client closing", "consumer q ending"); !errors.Is(sick, amqpx.ErrClosed) {
-			t.Errorf("got %v, want an error that wraps ErrClosed", sick)
+			t.Errorf("Health while Close waits for a handler: got %v, want an error that wraps ErrClosed", sick)
 		}
 		close(release)
 		if err := errors.Join(<-closed, <-k.result); err != nil {
@@ -189,7 +189,7 @@ func TestHealthWhileClosing(t *testing.T) {
 		}
 		c.ill(since, "client closing")
 		if s := c.Stats(); s.Publish.State != amqpx.StateClosed || s.Consume.State != amqpx.StateClosed || s.Declare.State != amqpx.StateClosed {
-			t.Errorf("got %+v, want the publish, consume and declare connections closed", s)
+			t.Errorf("Stats after Close: got %+v, want the publish, consume and declare connections closed", s)
 		}
 	})
 }
@@ -215,11 +215,11 @@ func TestStatsOfAConsumer(t *testing.T) {
 			Oldest: begun, Begun: begun, Lateness: begun.Sub(began) - time.Second,
 		}
 		if !got.Since.Equal(want.Since) || !got.Oldest.Equal(want.Oldest) || !got.Begun.Equal(want.Begun) {
-			t.Errorf("got %+v, want %+v", got, want)
+			t.Errorf("Stats of the consumer (times): got %+v, want %+v", got, want)
 		}
 		got.Since, got.Oldest, got.Begun = want.Since, want.Oldest, want.Begun
 		if got != want {
-			t.Errorf("got %+v, want %+v", got, want)
+			t.Errorf("Stats of the consumer: got %+v, want %+v", got, want)
 		}
 		undo := m.refuseDelays()
 		release <- errors.New("no")

@@ -246,7 +246,7 @@ func TestTooEarly(t *testing.T) {
 			t.Errorf("handled at %v with the due time %v, want within 1s after %v, the unchanged due time", d.at, d.DueAt, due)
 		}
 		if d.ID != "x" || d.Attempt != 3 || d.Version != 7 || string(d.Body) != "body" || d.Type != "order" || d.Headers["mine"] != "kept" {
-			t.Errorf(`got %+v, want ID = "x", Attempt = 3, Version = 7, Body = "body", Type = "order" and Headers["mine"] = "kept"`, d.Delivery)
+			t.Errorf(`the handled delivery: got %+v, want ID = "x", Attempt = 3, Version = 7, Body = "body", Type = "order" and Headers["mine"] = "kept"`, d.Delivery)
 		}
 	})
 }

@@ -173,7 +173,7 @@ func TestNativeReconnectsToABrokerThatIgnoresInstants(t *testing.T) {
 		m.CutConnections()
 		err = c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute})
 		if !errors.Is(err, amqpx.ErrNotSent) || !errors.Is(err, live.ErrInstantsIgnored) {
-			t.Errorf("got %v, want amqpx.ErrNotSent and live.ErrInstantsIgnored", err)
+			t.Errorf("Send after reconnecting to an older broker: got %v, want amqpx.ErrNotSent and live.ErrInstantsIgnored", err)
 		}
 		if h, ok := errors.AsType[*amqpx.HealthError](c.Health()); !ok || !h.Problems[0].Final || !errors.Is(h, live.ErrInstantsIgnored) {
 			t.Errorf("Health returned %v, want a final problem with ErrInstantsIgnored", c.Health())
@@ -394,7 +394,7 @@ func TestInstantsWithoutACanary(t *testing.T) {
 		c := m.open(amqpx.Config{Strategy: unproven{newNative(t)}, SendTimeout: time.Second})
 		err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute})
 		if !errors.Is(err, amqpx.ErrNotSent) || m.held() > 0 {
-			t.Errorf("got %v and %d held messages, want amqpx.ErrNotSent and 0", err, m.held())
+			t.Errorf("Send without a canary: got %v and %d held messages, want amqpx.ErrNotSent and 0", err, m.held())
 		}
 	})
 }
@@ -430,7 +430,7 @@ func TestAutoUsesNative(t *testing.T) {
 	})
 	inMemory(t, func(t *testing.T, m *memory) {
 		if _, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: a}); !errors.Is(err, live.ErrInstantsIgnored) {
-			t.Errorf("got %v, want live.ErrInstantsIgnored", err)
+			t.Errorf("Open on a broker without native delays: got %v, want live.ErrInstantsIgnored", err)
 		}
 	})
 }

@@ -118,14 +118,14 @@ func TestNoNodeAnswers(t *testing.T) {
 			text := err.Error()
 			for _, want := range []string{"one:5672: connection refused", `two:5672: the broker refused the user "guest"`} {
 				if !strings.Contains(text, want) {
-					t.Errorf("got %s, want an error with %q", text, want)
+					t.Errorf("connecting to two nodes: got %s, want an error with %q", text, want)
 				}
 			}
 			if strings.Contains(text, "guest:guest") {
-				t.Errorf("got %s, want no password in the error", text)
+				t.Errorf("connecting to two nodes: got %s, want no password in the error", text)
 			}
 			if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != amqp.AccessRefused {
-				t.Errorf("got %v, want an error that wraps an *amqp.Error with code 403", err)
+				t.Errorf("connecting to two nodes: got %v, want an error that wraps an *amqp.Error with code 403", err)
 			}
 		}
 		if took := time.Since(began); took < 30*time.Second {
@@ -189,7 +189,7 @@ func TestLogin(t *testing.T) {
 		if _, err := amqpx.Open(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) {
 			return "new", "wrong", nil
 		}}); err == nil || !strings.Contains(err.Error(), `refused the user "new"`) || strings.Contains(err.Error(), "wrong") {
-			t.Errorf(`got %v, want an error with 'refused the user "new"' and without the password`, err)
+			t.Errorf(`Open with a wrong login: got %v, want an error with 'refused the user "new"' and without the password`, err)
 		}
 	})
 }

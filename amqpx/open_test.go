@@ -40,7 +40,7 @@ func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 				t.Errorf("refused for %v: Open took %v, want at most 6s", c.refused, took)
 			}
 			if err != nil && errors.Is(err, t.Context().Err()) {
-				t.Errorf("got %v, want the broker's refusal and not the context's error", err)
+				t.Errorf("refused for %v: got %v, want the broker's refusal and not the context's error", c.refused, err)
 			}
 		})
 	}
@@ -140,6 +140,6 @@ func TestOpenEndsWithTheBrokersAnswer(t *testing.T) {
 	defer cancel()
 	_, err := amqpx.Open(ctx, amqpx.Config{URL: "amqp://" + srv.Listener.Addr().String() + "/", DialTimeout: time.Second})
 	if e, ok := errors.AsType[*amqpx.DialError](err); !ok || !e.Final || !strings.Contains(e.Reason, "an HTTP server answered") || ctx.Err() != nil {
-		t.Errorf(`got %v, want a final *amqpx.DialError with the reason "an HTTP server answered" before the deadline`, err)
+		t.Errorf(`Open on an HTTP server: got %v, want a final *amqpx.DialError with the reason "an HTTP server answered" before the deadline`, err)
 	}
 }

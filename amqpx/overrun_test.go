@@ -43,7 +43,7 @@ func TestOverrunsAreAttempts(t *testing.T) {
 					text := fmt.Sprint(dead[0].Headers[amqpx.HeaderError])
 					for _, part := range []string{"consumer timeout", "its result was " + result} {
 						if !strings.Contains(text, part) {
-							t.Errorf("got %s, want an error with %q", text, part)
+							t.Errorf("the dead letter: got the error %q, want it to contain %q", text, part)
 						}
 					}
 					m.Holds("q", 0, 0)

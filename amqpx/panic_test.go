@@ -182,7 +182,7 @@ func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
 				t.Errorf(`SendEach returned %v, want an error with "every message was tried, but outcome of SendEach ended its goroutine"`, err)
 			}
 			if outcomes != len(msgs) {
-				t.Errorf("got %d outcomes, want %d, one for each message", outcomes, len(msgs))
+				t.Errorf("SendEach: got %d outcomes, want %d, one for each message", outcomes, len(msgs))
 			}
 		}
 		c.mustSend(amqpx.Message{Queue: "q"})
@@ -217,7 +217,7 @@ func TestPanicsOfDialling(t *testing.T) {
 		}
 		_, err = inspect.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) { panic("login") }})
 		if err == nil || !strings.Contains(err.Error(), "panicked: login") {
-			t.Errorf(`got %v, want an error with "panicked: login"`, err)
+			t.Errorf(`inspect.Dial: got %v, want an error with "panicked: login"`, err)
 		}
 	})
 }
@@ -228,7 +228,7 @@ func TestNilMiddleware(t *testing.T) {
 		c := m.open(amqpx.Config{})
 		for _, mw := range []amqpx.Middleware{nil, func(amqpx.Handler) amqpx.Handler { return nil }} {
 			if err := c.Consume(t.Context(), "q", nothing, amqpx.WithMiddleware(mw)); !errors.Is(err, amqpx.ErrConfig) {
-				t.Errorf("got %v, want ErrConfig", err)
+				t.Errorf("Consume with a nil middleware: got %v, want ErrConfig", err)
 			}
 		}
 	})

@@ -157,7 +157,7 @@ func TestErrorPolicyLeavesAlone(t *testing.T) {
 				c.mustSend(amqpx.Message{Queue: "q"})
 				after(time.Hour)
 				if dl := m.deadLetterOf("q"); runs != 5 || dl.Reason != "attempts" || dl.Error != "busy" {
-					t.Errorf(`got %d runs and a dead letter with the reason %q and the error %q, want 5, "attempts" and "busy"`, runs, dl.Reason, dl.Error)
+					t.Errorf(`after an hour: got %d runs and a dead letter with the reason %q and the error %q, want 5, "attempts" and "busy"`, runs, dl.Reason, dl.Error)
 				}
 			})
 		})

@@ -77,10 +77,10 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 			_, err := c.prepare(&tc.m, nil, time.Now())
 			me, ok := errors.AsType[*MessageError](err)
 			if !ok || me.Field != tc.field || !strings.Contains(me.Reason, tc.says) {
-				t.Fatalf("got %v, want a MessageError about the field %s with %q", err, tc.field, tc.says)
+				t.Fatalf("prepare: got %v, want a MessageError about the field %s with %q", err, tc.field, tc.says)
 			}
 			if !errors.Is(err, ErrMessage) {
-				t.Fatalf("got %v, want ErrMessage", err)
+				t.Fatalf("prepare: got %v, want ErrMessage", err)
 			}
 		})
 	}
@@ -106,7 +106,7 @@ func TestPrepareRefusesImpossibleDelays(t *testing.T) {
 func TestPrepareDefaultExchangeIsAQueue(t *testing.T) {
 	p, err := offline(t, nil).prepare(&Message{RoutingKey: "orders"}, nil, time.Now())
 	if err != nil || p.dest.Queue != "orders" {
-		t.Fatalf("got %+v, %v, want the queue orders, because the default exchange routes by queue name", p, err)
+		t.Fatalf("prepare with the default exchange: got %+v, %v, want the queue orders, because the default exchange routes by queue name", p, err)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestPrepareStripsHeadersThatTheBrokerInterprets(t *testing.T) {
 	}
 	want := amqp.Table{"trace": "kept", "x-mine": "kept", HeaderDue: int64(1000)}
 	if got := p.headers(nil); !maps.Equal(got, want) {
-		t.Fatalf("got %v, want %v", got, want)
+		t.Fatalf("the headers of the prepared message: got %v, want %v", got, want)
 	}
 	if len(m.Headers) != 10 {
 		t.Errorf("got the caller's headers %v after the call, want them unchanged", m.Headers)
@@ -203,7 +203,7 @@ func FuzzPrepareHeaders(f *testing.F) {
 		p, err := c.prepare(&m, nil, time.Now())
 		if err != nil {
 			if !errors.Is(err, ErrMessage) {
-				t.Fatalf("got %v, want ErrMessage", err)
+				t.Fatalf("prepare: got %v, want ErrMessage", err)
 			}
 			return
 		}
@@ -250,7 +250,7 @@ func TestDeadLettersReturnIsFinal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, s := p.tries.Next(flow.Outcome{Kind: flow.Returned, Err: ErrUnroutable}); s.Do != flow.GiveUp {
-		t.Errorf("got %+v, want Do = flow.GiveUp", s)
+		t.Errorf("a return of a dead letter: got %+v, want Do = flow.GiveUp", s)
 	}
 }
 

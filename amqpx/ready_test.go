@@ -43,7 +43,7 @@ func TestReadyAtOnce(t *testing.T) {
 			nothing := m.roundTrips(amqpx.DeclareNothing)
 			t.Logf("%s: %v round trips on a cold broker, %v on a warm one, %v with DeclareNothing", version, cold, warm, nothing)
 			if warm > 6 || nothing > 6 || cold > 25 {
-				t.Errorf("got %v, %v and %v round trips for a cold start, a warm start and no declarations, want at most 25, 6 and 6", cold, warm, nothing)
+				t.Errorf("RabbitMQ %s: got %v, %v and %v round trips for a cold start, a warm start and no declarations, want at most 25, 6 and 6", version, cold, warm, nothing)
 			}
 		})
 	}

@@ -93,7 +93,7 @@ func TestABatchWithAStuckQueue(t *testing.T) {
 		}
 		be, ok := errors.AsType[*amqpx.BatchError](c.SendBatch(m.within(20*time.Second), batch))
 		if !ok || len(be.Failed) != 1000 {
-			t.Fatalf("got %v, want a *BatchError with 1000 failed messages", be)
+			t.Fatalf("SendBatch: got %v, want a *BatchError with 1000 failed messages", be)
 		}
 		for i := range be.Failed {
 			if i%5 != 1 {
@@ -116,7 +116,7 @@ func TestRefusedAccess(t *testing.T) {
 			err := c.Send(t.Context(), bad)
 			ae, ok := errors.AsType[*amqp.Error](err)
 			if !errors.Is(err, amqpx.ErrNotSent) || !ok || ae.Code != amqp.AccessRefused {
-				t.Fatalf("got %v, want ErrNotSent with reply code 403", err)
+				t.Fatalf("Send without the permission: got %v, want ErrNotSent with reply code 403", err)
 			}
 			if d := time.Since(began); d > 2*time.Second || i > 0 && d > 0 {
 				t.Errorf("try %d took %v, want at most 2s for the first and none for later ones", i, d)
@@ -185,7 +185,7 @@ func TestOneBadMessageRepeatsNoOther(t *testing.T) {
 				err := c.SendBatch(m.within(time.Minute), batch)
 				failed, ok := errors.AsType[*amqpx.BatchError](err)
 				if !ok || len(failed.Failed) != 1 || !errors.Is(failed.Failed[300], amqpx.ErrNotSent) || !errors.Is(err, amqpx.ErrMessage) {
-					t.Errorf("got %v, want a *BatchError with ErrNotSent and ErrMessage for message 300 only", err)
+					t.Errorf("SendBatch: got %v, want a *BatchError with ErrNotSent and ErrMessage for message 300 only", err)
 				}
 				m.Holds("q", 599, 0)
 				if n := c.Stats().Publish.Sessions; n != 1 {

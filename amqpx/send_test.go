@@ -79,7 +79,7 @@ func TestPriorityBefore43(t *testing.T) {
 		err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Second, Priority: 9})
 		me, ok := errors.AsType[*amqpx.MessageError](err)
 		if !ok || me.Field != "Priority" || !strings.Contains(err.Error(), "RabbitMQ 4.0.5") || !errors.Is(err, amqpx.ErrNotSent) {
-			t.Errorf("got %v, want a *MessageError about the priority that names the broker", err)
+			t.Errorf("Send with a delay and a priority: got %v, want a *MessageError about the priority that names the broker", err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Second, Priority: 4}); err != nil {
 			t.Errorf("Send with priority 4: got %v, want no error", err)

@@ -65,10 +65,10 @@ func TestHealthOfABrokenQueue(t *testing.T) {
 			t.Fatalf("Health returned %v, want a *HealthError", err)
 		}
 		if len(health.Problems) != 1 || health.Problems[0].Part != "consumer broken" {
-			t.Errorf(`got %v, want one problem, of the part "consumer broken"`, health)
+			t.Errorf(`Health: got %v, want one problem, of the part "consumer broken"`, health)
 		}
 		if !strings.Contains(health.Error(), "closed the connection") || !strings.Contains(health.Error(), "process") {
-			t.Errorf("got %v, want an error that says why the broker closed the connection", health)
+			t.Errorf("Health: got %v, want an error that says why the broker closed the connection", health)
 		}
 		repair()
 		after(time.Minute)

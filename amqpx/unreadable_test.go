@@ -95,7 +95,7 @@ func TestUnreadable(t *testing.T) {
 					t.Errorf("a consumer of the dead letters got %v, want one message", ids)
 				}
 				if s := c.Stats(); s.Consume.Sessions != 1 || s.Publish.Sessions != 1 {
-					t.Errorf("got %d consume and %d publish connections, want 1 and 1", s.Consume.Sessions, s.Publish.Sessions)
+					t.Errorf("the client's connections: got %d sessions for consuming and %d for publishing, want 1 and 1", s.Consume.Sessions, s.Publish.Sessions)
 				}
 				others.stop()
 				k.stop()

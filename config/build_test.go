@@ -183,7 +183,7 @@ func TestDescribeConflict(t *testing.T) {
 	c.Topology.Exchanges[0].Name = "delay.bucket.level-0"
 	_, err := c.Describe(mustStrategy(t, c))
 	if !errors.Is(err, topology.ErrMerge) {
-		t.Errorf("got %v, want a topology.ErrMerge", err)
+		t.Errorf("Describe: got %v, want topology.ErrMerge", err)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestDestinationTooLong(t *testing.T) {
 	name := strings.Repeat("q", 250)
 	_, err := load([]byte("queues: []\ndestinations:\n  - queue: "+name+"\n"), Source{})
 	if err == nil || !strings.Contains(err.Error(), "destinations[0]") || !strings.Contains(err.Error(), "shorten") {
-		t.Errorf(`got %v, want an error with "destinations[0]" and "shorten"`, err)
+		t.Errorf(`load: got %v, want an error with "destinations[0]" and "shorten"`, err)
 	}
 }
 
@@ -247,7 +247,7 @@ func TestTLSFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := client.GetTLS(); got.RootCAs == nil || len(got.Certificates) != 1 || got.ServerName != "rabbit" || !client.ExternalAuth {
-		t.Errorf(`got %+v, want RootCAs, one certificate, ServerName = "rabbit" and ExternalAuth = true`, got)
+		t.Errorf(`the client's TLS configuration: got %+v, want RootCAs, one certificate, ServerName = "rabbit" and ExternalAuth = true`, got)
 	}
 	for _, bad := range []struct {
 		tls  TLS
@@ -264,7 +264,7 @@ func TestTLSFiles(t *testing.T) {
 	} {
 		c.Broker.TLS = bad.tls
 		if _, err := c.Client(nil, nil); errText(err) != bad.want {
-			t.Errorf("got %v, want %s", err, bad.want)
+			t.Errorf("Client with the TLS settings %+v: got %v, want %s", bad.tls, err, bad.want)
 		}
 	}
 	plain, err := (&Config{Broker: Broker{URL: "amqp://h/"}}).Client(nil, nil)

@@ -201,17 +201,17 @@ func TestInvalid(t *testing.T) {
 			_, err := load([]byte(c.yaml), Source{})
 			e, ok := errors.AsType[*Error](err)
 			if !ok || !errors.Is(err, ErrConfig) {
-				t.Fatalf("got %v (%T), want an *Error", err, err)
+				t.Fatalf("load: got %v (%T), want an *Error that wraps ErrConfig", err, err)
 			}
 			var got []string
 			for _, p := range e.Problems {
 				got = append(got, p.String())
 			}
 			if strings.Join(got, "\n") != strings.Join(c.want, "\n") {
-				t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+				t.Errorf("the problems:\ngot:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
 			if strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("got %v, want an error without the password", err)
+				t.Errorf("load: got %v, want an error without the password", err)
 			}
 		})
 	}

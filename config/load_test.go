@@ -359,7 +359,7 @@ func TestExpansionCannotInject(t *testing.T) {
 	t.Setenv("RD_TEST_EVIL", "{name: evil, max_length: 1}")
 	c, err = load([]byte("queues:\n  - name: ${RD_TEST_EVIL}\n"), Source{})
 	if err != nil || c.Topology.Queues[0].Name != "{name: evil, max_length: 1}" {
-		t.Errorf(`got %+v, %v, want no error and a queue with the name "{name: evil, max_length: 1}"`, c, err)
+		t.Errorf(`load with a variable that contains YAML: got %+v, %v, want no error and a queue with the name "{name: evil, max_length: 1}"`, c, err)
 	}
 	// A quoted value remains text, and an unquoted value is parsed.
 	t.Setenv("RD_TEST_EVIL", "12")
@@ -378,7 +378,7 @@ func TestAliases(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := c.Broker.ConnectionName + c.Topology.Queues[0].Name + c.Delay.Prefix; got != strings.Repeat("$${x}", 3) {
-		t.Errorf("got %s, want $${x} three times", got)
+		t.Errorf("the concatenated names: got %s, want $${x} three times", got)
 	}
 }
 
@@ -386,7 +386,7 @@ func TestFileErrors(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none.yaml")
 	_, err := Load(Source{File: missing})
 	if want := missing + ": cannot be read: no such file or directory"; errText(err) != want || !errors.Is(err, ErrConfig) {
-		t.Errorf("got %v, want %s", err, want)
+		t.Errorf("Load of a missing file: got %v, want %s", err, want)
 	}
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	if err := os.WriteFile(file, []byte("delay: {strategy: fast}\n"), 0o600); err != nil {
@@ -394,7 +394,7 @@ func TestFileErrors(t *testing.T) {
 	}
 	_, err = Load(Source{File: file})
 	if want := file + `: line 1, column 19: delay.strategy: "fast"; expected auto, bucket, ttl, plugin or native`; errText(err) != want {
-		t.Errorf("got %v, want %s", err, want)
+		t.Errorf("Load of a file with an unknown strategy: got %v, want %s", err, want)
 	}
 }
 

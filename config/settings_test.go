@@ -106,7 +106,7 @@ func TestMisspeltVariables(t *testing.T) {
 			_, err := Load(Source{})
 			want := name + ": no setting has this environment variable; `rabbitdelay settings` lists the variables" + meant
 			if !strings.HasPrefix(errText(err), want) || meant == "" && errText(err) != want {
-				t.Errorf("got %v, want an error that starts with %q", err, want)
+				t.Errorf("Load: got %v, want an error that starts with %q", err, want)
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func TestVariablesOfWholeParts(t *testing.T) {
 			t.Setenv(name, "amqp://localhost")
 			_, err := Load(Source{})
 			if want := name + ": this part of the file"; !strings.HasPrefix(errText(err), want) {
-				t.Errorf("got %v, want %s", err, want)
+				t.Errorf("Load: got %v, want an error that starts with %q", err, want)
 			}
 		})
 	}
@@ -170,12 +170,12 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 	}
 	_, err := load([]byte("delay:\n  previous:\n  - {layout: hex, resolution: 0s}\n"), Source{})
 	if want := "line 3, column 31: delay.previous[0].resolution: 0s; expected 10ms or more"; !strings.Contains(errText(err), want) {
-		t.Errorf("got %v, want %s", err, want)
+		t.Errorf("load with an explicit resolution of 0s: got %v, want an error with %q", err, want)
 	}
 	t.Setenv("RD_TEST_UNSET", "")
 	_, err = load([]byte("broker:\n  url: ${RD_TEST_UNSET}\n"), Source{})
 	if want := "line 2, column 8: broker.url: " + errEmpty.Error(); errText(err) != want {
-		t.Errorf("got %v, want %s", err, want)
+		t.Errorf("load with an unset variable: got %v, want %s", err, want)
 	}
 }
 
@@ -202,7 +202,7 @@ func TestJitterZero(t *testing.T) {
 		"retry.multiplier: expected 1 or more, got 0", "retry.jitter: expected 0 to 1, got -1",
 	} {
 		if !strings.Contains(errText(err), want) {
-			t.Errorf("got %v, want an error with %q", err, want)
+			t.Errorf("load with explicit zeros: got %v, want an error with %q", err, want)
 		}
 	}
 }

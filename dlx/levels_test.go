@@ -237,7 +237,7 @@ func TestLevelsRefuse(t *testing.T) {
 		"QueueType":            second(dlx.NewLevels(dlx.LevelsConfig{Layout: dlx.LayoutNServiceBus, QueueType: topology.Classic})),
 	} {
 		if err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("got %v, want an error with %q", err, text)
+			t.Errorf("an invalid configuration or destination: got %v, want an error with %q", err, text)
 		}
 	}
 }

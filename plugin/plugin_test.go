@@ -109,7 +109,7 @@ func TestLongestDelay(t *testing.T) {
 	s := newStrategy(t, plugin.Config{})
 	r, err := s.Route(topology.Destination{Queue: "q"}, s.MaxDelay(), 0)
 	if err != nil || r.Headers[plugin.HeaderDelay] != int64(4294967295) {
-		t.Errorf("got %+v, %v, want x-delay = 4294967295 and no error", r, err)
+		t.Errorf("Route with the longest delay: got %+v, %v, want x-delay = 4294967295 and no error", r, err)
 	}
 }
 

@@ -59,7 +59,7 @@ func TestMergeRefusesContradictions(t *testing.T) {
 	}
 	got, err := a.Merge(b)
 	if !errors.Is(err, topology.ErrMerge) || len(got.Exchanges)+len(got.Queues)+len(got.Bindings) > 0 {
-		t.Fatalf("got %+v, %v, want topology.ErrMerge and no objects", got, err)
+		t.Fatalf("Merge: got %+v, %v, want topology.ErrMerge and no objects", got, err)
 	}
 	for _, text := range []string{
 		`exchange "x" is defined twice with different values: type is "topic" in one and "direct" in the other, internal is false in one and true in the other`,
@@ -67,7 +67,7 @@ func TestMergeRefusesContradictions(t *testing.T) {
 		`destination "d"`,
 	} {
 		if !strings.Contains(err.Error(), text) {
-			t.Errorf("got %v, want an error with %s", err, text)
+			t.Errorf("Merge: got %v, want an error with %q", err, text)
 		}
 	}
 }

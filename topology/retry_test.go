@@ -16,7 +16,7 @@ func TestRetryDefaults(t *testing.T) {
 	p := topology.Retry{}.WithDefaults()
 	want := topology.Retry{MaxAttempts: 5, Backoff: time.Second, MaxBackoff: 10 * time.Minute, Multiplier: 2, Jitter: 0.2}
 	if err := p.Validate(); p != want || err != nil {
-		t.Errorf("got %+v, %v, want %+v and no error", p, err, want)
+		t.Errorf("Retry{}.WithDefaults, then Validate: got %+v, %v, want %+v and no error", p, err, want)
 	}
 	for _, c := range []struct {
 		attempt int

@@ -263,7 +263,7 @@ func TestParseYAMLReportsEverythingAtOnceInOrder(t *testing.T) {
 		"queues:\n  - {name: 5, colour: red}\n  - {type: stream}\nbindings:\n  - {exchange: x, queue: y}\n"))
 	var invalid *topology.ValidationError
 	if !errors.As(err, &invalid) {
-		t.Fatalf("got %v, want a *topology.ValidationError", err)
+		t.Fatalf("ParseYAML: got %v, want a *topology.ValidationError", err)
 	}
 	var paths []string
 	for _, p := range invalid.Problems {
@@ -290,7 +290,7 @@ func TestAliasesAreBounded(t *testing.T) {
 	}
 	_, err := topology.ParseYAML([]byte(doc.String()))
 	if err == nil || !strings.Contains(err.Error(), "more than 100000 values") {
-		t.Errorf(`got %v, want an error with "more than 100000 values"`, err)
+		t.Errorf(`ParseYAML of nested aliases: got %v, want an error with "more than 100000 values"`, err)
 	}
 }
 
@@ -298,7 +298,7 @@ func TestAliasesAreBounded(t *testing.T) {
 func TestTooManyValuesAreOneProblem(t *testing.T) {
 	_, err := topology.ParseYAML([]byte("destinations:\n" + strings.Repeat("  - {queue: q}\n", 60_000)))
 	if want := "line 50001, column 13: more than 100000 values with all aliases written out; split the file"; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
+		t.Errorf("ParseYAML of too many values: got %v, want %s", err, want)
 	}
 }
 
@@ -310,7 +310,7 @@ func TestValidateOfGoTopologyHasPathsWithoutLines(t *testing.T) {
 	err := top.Validate()
 	var invalid *topology.ValidationError
 	if !errors.As(err, &invalid) || len(invalid.Problems) != 4 {
-		t.Fatalf("got %v, want 4 problems", err)
+		t.Fatalf("Validate: got %v, want 4 problems", err)
 	}
 	for i, want := range []string{"queues[0].message_ttl", "queues[0].arguments.x", "bindings[0].exchange", "bindings[0].routing_key"} {
 		if p := invalid.Problems[i]; p.Path != want || p.Line != 0 {
@@ -358,7 +358,7 @@ func TestParseDuration(t *testing.T) {
 		"106751d24h", "+-1s", "w", "1d1w", "1w-1d", "15251w", "15250w7d", "1ww",
 	} {
 		if got, err := topology.ParseDuration(text); err == nil {
-			t.Errorf("%q: got %v, want an error", text, got)
+			t.Errorf("ParseDuration of %q: got %v, want an error", text, got)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func TestHeartbeats(t *testing.T) {
 		}
 		<-time.After(20 * time.Second)
 		if q, _ := srv.Queue("q"); q.Unacked != 0 || q.Ready != 1 || len(srv.Connections()) != 1 {
-			t.Errorf("got %d unacknowledged and %d ready messages and %d connections, want 0, 1 and 1", q.Unacked, q.Ready, len(srv.Connections()))
+			t.Errorf("after 29s without heartbeats: got %d unacknowledged and %d ready messages and %d connections, want 0, 1 and 1", q.Unacked, q.Ready, len(srv.Connections()))
 		}
 	})
 }
@@ -163,7 +163,7 @@ func TestBodies(t *testing.T) {
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 		publish(t, ch, "", "q", amqp.Publishing{Body: make([]byte, 100_001)})
 		if err := <-closed; !says(err, 406, "message size 100001 is larger than configured max size 100000") {
-			t.Errorf(`got %v, want reply 406 "message size 100001 is larger than configured max size 100000"`, err)
+			t.Errorf(`the close of the channel after a body that is too large: got %v, want reply 406 "message size 100001 is larger than configured max size 100000"`, err)
 		}
 	})
 }
@@ -188,13 +188,13 @@ func TestLateBindings(t *testing.T) {
 			t.Errorf("the second bind: got %v after %v, want no error immediately", err, time.Since(began))
 		}
 		if publish(t, ch, "amq.topic", "k", amqp.Publishing{}).Wait(); len(returned) != 1 {
-			t.Errorf("got %d returns before the binding is effective, want 1", len(returned))
+			t.Errorf(`a publish before the binding is effective: got %d returns, want 1`, len(returned))
 		}
 		if took := <-slow; took != 50*time.Millisecond {
 			t.Errorf("the first bind was answered after %v, want 50ms", took)
 		}
 		if publish(t, ch, "amq.topic", "k", amqp.Publishing{}).Wait(); len(returned) != 1 {
-			t.Errorf("got %d returns after the binding became effective, want still 1", len(returned))
+			t.Errorf(`a publish after the binding became effective: got %d returns in total, want still 1`, len(returned))
 		}
 	})
 }
@@ -275,10 +275,14 @@ func TestConsumers(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(a) != 2 || len(b) != 3 || len(c) != 1 || len(d) != 0 {
-			t.Errorf("got %d, %d, %d and %d deliveries, want 2, 3, 1 and 0", len(a), len(b), len(c), len(d))
+			t.Errorf("consumers a, b, c and d: got %d, %d, %d and %d deliveries, want 2, 3, 1 and 0", len(a), len(b), len(c), len(d))
 		}
-		if x := <-a; x.MessageId != "0" || x.Ack(true) != nil {
-			t.Errorf(`the first consumer got the message %q, want "0", which can be acknowledged`, x.MessageId)
+		x := <-a
+		if x.MessageId != "0" {
+			t.Errorf(`the first consumer of turns got the message %q, want "0"`, x.MessageId)
+		}
+		if err := x.Ack(true); err != nil {
+			t.Errorf("acknowledging the first consumer's message: got %v, want no error", err)
 		}
 		_ = first.Close()
 		synctest.Wait()
@@ -286,7 +290,7 @@ func TestConsumers(t *testing.T) {
 			t.Errorf(`the next single active consumer got the message %q with Redelivered = %t, want "0" and true`, x.MessageId, x.Redelivered)
 		}
 		if q, _ := srv.Queue("turns"); q.Ready != 4 || q.Unacked != 5 || q.Consumers != 2 {
-			t.Errorf("got %d ready and %d unacknowledged messages and %d consumers, want 4, 5 and 2", q.Ready, q.Unacked, q.Consumers)
+			t.Errorf("queue turns: got %d ready and %d unacknowledged messages and %d consumers, want 4, 5 and 2", q.Ready, q.Unacked, q.Consumers)
 		}
 	})
 }
@@ -308,7 +312,7 @@ func TestLooking(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := amqptest.RoundTrips(srv) - before; n != 3 || srv.Calls("queue.declare") != 1 || srv.Publishes("x") != 1 {
-			t.Errorf("got %d round trips, %d declarations and %d publishes, want 3, 1 and 1", n, srv.Calls("queue.declare"), srv.Publishes("x"))
+			t.Errorf("after three declarations and a publish: got %d round trips, %d declarations and %d publishes, want 3, 1 and 1", n, srv.Calls("queue.declare"), srv.Publishes("x"))
 		}
 		q, _ := srv.Queue("q")
 		if m := q.Messages[0]; q.Type != "quorum" || string(m.Body) != "m" || m.Exchange != "x" || m.RoutingKey != "a.b" || time.Until(m.Expires) != time.Minute {

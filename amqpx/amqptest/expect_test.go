@@ -173,7 +173,7 @@ func TestExpectFailures(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})
 		c := opened(t, srv, amqpx.Config{})
 		if got := failure(t, func(t testing.TB) { t.Helper(); srv.Expect(t, amqptest.Want{Queue: "q"}) }); got != `found no message for queue "q"; waiting messages: none` {
-			t.Errorf(`got %q, want "found no message for queue \"q\"; waiting messages: none"`, got)
+			t.Errorf(`Expect with an empty queue: got the failure %q, want "found no message for queue \"q\"; waiting messages: none"`, got)
 		}
 		for i, delay := range []time.Duration{time.Minute, 15 * time.Minute} {
 			if err := c.Send(t.Context(), amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: delay, Body: []byte("x")}); err != nil {
@@ -221,7 +221,7 @@ func TestExpectFailures(t *testing.T) {
 			}
 		}
 		if got := failure(t, func(t testing.TB) { t.Helper(); srv.RunUntilIdle(t, 10*time.Minute) }); got != `not idle after 10m: message "1" is on its way to q` {
-			t.Errorf(`got %q, want "not idle after 10m: message \"1\" is on its way to q"`, got)
+			t.Errorf(`RunUntilIdle with a message due later: got the failure %q, want "not idle after 10m: message \"1\" is on its way to q"`, got)
 		}
 	})
 }
@@ -268,7 +268,7 @@ func TestRunUntilIdle(t *testing.T) {
 		})
 		srv.Expect(t, amqptest.Want{Queue: "q.dead", ID: "a"})
 		if took := time.Since(began); runs != 4 || took < 60*24*time.Hour || took > 60*24*time.Hour+time.Minute {
-			t.Errorf("got %d runs, and RunUntilIdle returned after %v, want 4 runs and %v to %v", runs, took, 60*24*time.Hour, 60*24*time.Hour+time.Minute)
+			t.Errorf("RunUntilIdle: got %d runs of the handler and a return after %v, want 4 runs and %v to %v", runs, took, 60*24*time.Hour, 60*24*time.Hour+time.Minute)
 		}
 	})
 	// RunUntilIdle also works in real time, outside of a bubble.

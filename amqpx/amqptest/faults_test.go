@@ -109,13 +109,13 @@ func TestRefuseAndDeny(t *testing.T) {
 		undo := srv.Deny("", amqptest.PermissionConfigure, "^q$")
 		_, err := ch.QueueDeclare("q", true, false, false, false, nil)
 		if want := "ACCESS_REFUSED - configure access to queue 'q' in vhost '/' refused for user 'guest'"; !says(err, 403, want) {
-			t.Errorf("got %v, want reply 403 %q", err, want)
+			t.Errorf("QueueDeclare without the configure permission: got %v, want reply 403 %q", err, want)
 		}
 		undo()
 		undo = srv.Refuse("q", amqp.NotFound, "home node of it is down")
 		_, err = channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil)
 		if !says(err, 404, "NOT_FOUND - home node of it is down") {
-			t.Errorf(`got %v, want reply 404 "NOT_FOUND - home node of it is down"`, err)
+			t.Errorf(`QueueDeclarePassive after Refuse with 404: got %v, want reply 404 "NOT_FOUND - home node of it is down"`, err)
 		}
 		undo()
 		if _, err := channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
@@ -124,7 +124,7 @@ func TestRefuseAndDeny(t *testing.T) {
 		srv.Refuse("q", amqp.InternalError, "it broke")
 		_, err = channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil)
 		if !says(err, 541, "INTERNAL_ERROR - it broke") || !conn.IsClosed() {
-			t.Errorf(`got %v, want reply 541 "INTERNAL_ERROR - it broke" and a closed connection`, err)
+			t.Errorf(`QueueDeclarePassive after Refuse with 541: got %v, want reply 541 "INTERNAL_ERROR - it broke" and a closed connection`, err)
 		}
 	})
 }
@@ -147,7 +147,7 @@ func TestBlock(t *testing.T) {
 		srv.Block("memory")
 		dc := publish(t, ch, "", "q", amqp.Publishing{})
 		if b := <-blocked; !b.Active || b.Reason != "memory" {
-			t.Errorf(`got %+v, want Active = true and Reason = "memory"`, b)
+			t.Errorf(`the notification after Block: got %+v, want Active = true and Reason = "memory"`, b)
 		}
 		later := publish(t, ch, "", "q", amqp.Publishing{})
 		if _, err := channel(t, quiet).QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
@@ -159,7 +159,7 @@ func TestBlock(t *testing.T) {
 		}
 		srv.Unblock()
 		if b := <-blocked; b.Active || !later.Wait() {
-			t.Errorf("got %+v, want publishers to be unblocked and the second publish to be confirmed", b)
+			t.Errorf("the notification after Unblock: got %+v, want Active = false and the second publish confirmed", b)
 		}
 	})
 }
@@ -173,7 +173,7 @@ func TestCutAndLoseAndDelay(t *testing.T) {
 			t.Error("the first confirm was lost, or the second one was received, want only the second one lost")
 		}
 		if q, _ := srv.Queue("q"); q.Ready != 2 || !conn.IsClosed() {
-			t.Errorf("got %d ready messages and a closed connection: %t, want 2 and true", q.Ready, conn.IsClosed())
+			t.Errorf("after the second confirm was lost: got %d ready messages and a closed connection: %t, want 2 and true", q.Ready, conn.IsClosed())
 		}
 		again, err := srv.Connect()
 		if err != nil {
@@ -216,7 +216,7 @@ func TestLogins(t *testing.T) {
 		undo := srv.RefuseLogins()
 		_, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
 		if !says(err, 403, "") {
-			t.Errorf("got %v, want reply code 403", err)
+			t.Errorf("Open while logins are refused: got %v, want reply code 403", err)
 		}
 		undo()
 		undo = srv.RefuseConnections()
@@ -262,7 +262,7 @@ func TestRefuseMethod(t *testing.T) {
 			t.Errorf("QueueDeclarePassive: got %v, want no error", err)
 		}
 		if _, err := ch.Consume("q", "", false, false, false, false, nil); !says(err, 541, "INTERNAL_ERROR - it broke") {
-			t.Errorf(`got %v, want reply 541 "INTERNAL_ERROR - it broke"`, err)
+			t.Errorf(`Consume after RefuseMethod: got %v, want reply 541 "INTERNAL_ERROR - it broke"`, err)
 		}
 		if !conn.IsClosed() {
 			t.Error("the connection is open after an error 541, want it closed")

@@ -35,7 +35,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("scope %s: got ProcessedAt %v, want a time from %v to now", want.Scope, at, began)
 		}
 		if got[i].ProcessedAt = (time.Time{}); got[i] != want {
-			t.Errorf("got %+v, want %+v", got[i], want)
+			t.Errorf("the record with the scope %s: got %+v, want %+v", want.Scope, got[i], want)
 		}
 	}
 	if got, err := idempotency.Find(t.Context(), db, "1"); err != nil || len(got) != 0 {

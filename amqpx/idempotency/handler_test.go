@@ -126,10 +126,10 @@ func TestCommitOutcomeUnknown(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := countEffects(t, db); n != 1 {
-				t.Errorf("got %d effects, want 1", n)
+				t.Errorf("after a commit with an unknown outcome: got %d effects, want 1", n)
 			}
 			if want := int(2 - lose); skipped != want {
-				t.Errorf("got %d calls of OnSkip, want %d", skipped, want)
+				t.Errorf("after a commit with an unknown outcome: got %d calls of OnSkip, want %d", skipped, want)
 			}
 		})
 	}
@@ -178,7 +178,7 @@ func TestGroup(t *testing.T) {
 		}
 	}
 	if got := countEffects(t, db); got != n-2 {
-		t.Errorf("got %d effects, want %d, one for each message except m3 and m7", got, n-2)
+		t.Errorf("after a group with two bad messages: got %d effects, want %d, one for each message except m3 and m7", got, n-2)
 	}
 	if !slices.Contains(skipped, "guarded m7") || slices.Contains(skipped, "duplicate m3") {
 		t.Errorf(`got calls of OnSkip %q, want "guarded m7" among them and not "duplicate m3"`, skipped)

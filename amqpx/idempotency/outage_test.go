@@ -69,7 +69,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 					t.Error(err)
 				}
 				if n := countEffects(t, own); n != messages {
-					t.Errorf("got %d effects, want %d", n, messages)
+					t.Errorf("after the outage: got %d effects, want %d", n, messages)
 				}
 				attempts.Range(func(id, attempt any) bool {
 					if attempt != 1 {
@@ -78,7 +78,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 					return true
 				})
 				if q, _ := srv.Queue("q.dead"); len(q.Messages) > 0 {
-					t.Errorf("got %d dead letters, want 0", len(q.Messages))
+					t.Errorf("after the outage: got %d dead letters, want 0", len(q.Messages))
 				}
 				_ = own.Close()
 			})

@@ -72,7 +72,7 @@ func TestDiscardSavesFirst(t *testing.T) {
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: k.save, InFlight: 2,
 			Filter: inspect.DeadLetterFilter{Header: "n", HeaderValue: "1"}})
 		if r.Discarded != 3 || !slices.Equal(k.ids(), []string{"q-01", "q-03", "q-05"}) {
-			t.Errorf("got %+v; saved %v, want Discarded = 3 and [q-01 q-03 q-05]", r, k.ids())
+			t.Errorf("Requeue with Discard and Save: got %+v and the saved IDs %v, want Discarded = 3 and [q-01 q-03 q-05]", r, k.ids())
 		}
 		m.Holds("q.dead", 3, 0)
 	})
@@ -88,7 +88,7 @@ func TestDiscardWithoutSpace(t *testing.T) {
 			Queue: "q.dead", Discard: true, Save: k.save, InFlight: 2, Management: limitedTo(m, "1000000000"),
 		})
 		if !errors.Is(err, errFull) || r.Discarded != 2 || r.Stayed != 2 || !slices.Equal(k.ids(), []string{"q-00", "q-01"}) {
-			t.Errorf("got %v, %+v; saved %v, want errFull, Discarded = 2, Stayed = 2 and [q-00 q-01]", err, r, k.ids())
+			t.Errorf("Requeue with Discard while Save fails: got %v, %+v and the saved IDs %v, want errFull, Discarded = 2, Stayed = 2 and [q-00 q-01]", err, r, k.ids())
 		}
 		m.Holds("q.dead", 4, 0)
 	})
@@ -103,7 +103,7 @@ func TestDiscardKeepsLiveMessages(t *testing.T) {
 		for _, dry := range []bool{true, false} {
 			r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q", Discard: true, DryRun: dry, Management: limitedTo(m, "1000000000")})
 			if err != nil || r.Discarded != 0 || r.Stayed != 1 || !strings.Contains(r.Results[0].Why, "is not a dead letter") {
-				t.Errorf(`got %v, %+v, want no error, Discarded = 0, Stayed = 1 and a first result with "is not a dead letter"`, err, r)
+				t.Errorf(`Requeue with Discard of a live message: got %v, %+v, want no error, Discarded = 0, Stayed = 1 and a first result with "is not a dead letter"`, err, r)
 			}
 		}
 		m.Holds("q", 1, 0)
@@ -182,7 +182,7 @@ func TestRequeueFromInterrupted(t *testing.T) {
 			yield(inspect.SavedMessage{}, wrong)
 		}})
 		if !errors.Is(err, wrong) {
-			t.Errorf("got %v, want %v", err, wrong)
+			t.Errorf("Requeue from a source that fails: got %v, want %v", err, wrong)
 		}
 		m.Holds("q", 0, 0)
 
@@ -203,7 +203,7 @@ func TestRequeueFromInterrupted(t *testing.T) {
 				},
 			})
 			if !errors.Is(err, context.Canceled) || r.Sent != end.sent || r.Line != end.line {
-				t.Errorf("got %v, %+v, want context.Canceled, Sent = %d and Line = %d", err, r, end.sent, end.line)
+				t.Errorf("an interrupted Requeue from saved messages: got %v, %+v, want context.Canceled, Sent = %d and Line = %d", err, r, end.sent, end.line)
 			}
 			m.Holds("q", end.sent, 0)
 		}

@@ -107,7 +107,7 @@ func TestLimitEndsARunThatIsRefused(t *testing.T) {
 		m.Cleanup(m.Deny("", amqptest.PermissionWrite, "^amq.default$"))
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Limit: 1})
 		if r.Sent != 0 || r.Stayed != 1 || r.Examined != 1 {
-			t.Errorf("got %d sent, %d stayed and %d examined, want 0, 1 and 1: %+v", r.Sent, r.Stayed, r.Examined, r.Results)
+			t.Errorf("Requeue with Limit = 1 of messages that are refused: got %d sent, %d stayed and %d examined, want 0, 1 and 1: %+v", r.Sent, r.Stayed, r.Examined, r.Results)
 		}
 		m.Holds("q.dead", 20, 0)
 	})

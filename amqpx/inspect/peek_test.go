@@ -83,7 +83,7 @@ func TestPeekNeedsTheLimitBefore43(t *testing.T) {
 		m.Publish("", "q", amqp.Publishing{Body: []byte("x")})
 		inmemory.After(time.Second)
 		if _, err := inspect.Peek(t.Context(), m.dialed(t), "q", inspect.PeekOptions{}); !errors.Is(err, inspect.ErrPeek) {
-			t.Errorf("got %v, want ErrPeek", err)
+			t.Errorf("Peek without a delivery limit on RabbitMQ 4.0.5: got %v, want ErrPeek", err)
 		}
 		if n := m.Calls("basic.get"); n != 0 {
 			t.Errorf("%d messages were read, want 0", n)
@@ -130,7 +130,7 @@ func TestPeekAtAQueueThatDoesNotAnswer(t *testing.T) {
 					began := time.Now()
 					err := look(t.Context(), conn)
 					if !errors.Is(err, amqpx.ErrUnavailable) || time.Since(began) > c.within {
-						t.Errorf("got %v after %v, want amqpx.ErrUnavailable within %v", err, time.Since(began), c.within)
+						t.Errorf("a queue that does not answer: got %v after %v, want amqpx.ErrUnavailable within %v", err, time.Since(began), c.within)
 					}
 				})
 			})

@@ -25,7 +25,7 @@ func TestRequeueNamesTheMissingPermission(t *testing.T) {
 			_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead", Discard: discard})
 			want := map[bool]string{false: "requeue q.dead: ", true: "discard q.dead: "}[discard]
 			if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "the user needs the permission to read the queue") {
-				t.Errorf("got %v, want an error that begins with %q and names the permission", err, want)
+				t.Errorf("Requeue without the read permission (Discard = %t): got %v, want an error that begins with %q and names the permission", discard, err, want)
 			}
 		}
 	})

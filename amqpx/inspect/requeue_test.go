@@ -57,7 +57,7 @@ func counts(r inspect.RequeueReport) string {
 func wantCounts(t *testing.T, r inspect.RequeueReport, want string) {
 	t.Helper()
 	if got := counts(r); got != want {
-		t.Errorf("got %s\nwant %s\n%+v", got, want, r.Results)
+		t.Errorf("the counts of the report:\ngot  %s\nwant %s\n%+v", got, want, r.Results)
 	}
 }
 
@@ -111,16 +111,16 @@ func TestRequeueUnknownReason(t *testing.T) {
 		o := inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{Reasons: []string{inspect.ReasonRejected, reason}}}
 		err := o.Validate("delay")
 		if (err == nil) != ok {
-			t.Errorf("%q: got %v, want an error: %t", reason, err, !ok)
+			t.Errorf("Validate with the reason %q: got %v, want an error: %t", reason, err, !ok)
 		}
 		if err == nil {
 			continue
 		}
 		if !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("%q: got %v, want amqpx.ErrConfig", reason, err)
+			t.Errorf("Validate with the reason %q: got %v, want amqpx.ErrConfig", reason, err)
 		}
 		if !strings.Contains(err.Error(), "it must be rejected, attempts, deliveries") {
-			t.Errorf(`%q: got %v, want an error with "it must be rejected, attempts, deliveries"`, reason, err)
+			t.Errorf(`Validate with the reason %q: got %v, want an error with "it must be rejected, attempts, deliveries"`, reason, err)
 		}
 	}
 }
@@ -244,7 +244,7 @@ func TestRequeueParked(t *testing.T) {
 		r := c.requeue(parked)
 		wantCounts(t, r, "1 total, 1 examined, 1 chosen: 0 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved")
 		if len(r.Results) != 1 || !strings.Contains(r.Results[0].Why, "does not exist") || r.Results[0].Destination != "q" {
-			t.Errorf(`got %+v, want one result for q with "does not exist"`, r.Results)
+			t.Errorf(`Requeue of a parked message: got %+v, want one result for q with "does not exist"`, r.Results)
 		}
 		m.Holds("delay.parked", 1, 0)
 		if _, there := m.Queue("q"); there {
@@ -306,7 +306,7 @@ func TestRequeueToARefusingDestination(t *testing.T) {
 				}
 				for _, x := range r.Results {
 					if x.Outcome == inspect.RequeueStayed && (x.Destination != "q" || x.Count != 5 || !strings.Contains(x.Why, c.why)) {
-						t.Errorf("got %+v, want 5 messages for q that stayed because %q", x, c.why)
+						t.Errorf("a result of Requeue: got %+v, want 5 messages for q that stayed because %q", x, c.why)
 					}
 				}
 			})
@@ -422,7 +422,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 						}
 						r, err := inspect.Requeue(ctx, cl.Client, o)
 						if err != nil && ctx.Err() == nil && !errors.Is(err, errNoDatabase) {
-							t.Fatalf("got %v, %+v, want no error other than errNoDatabase", err, r)
+							t.Fatalf("Requeue: got %v, %+v, want no error other than errNoDatabase", err, r)
 						}
 						cancel()
 						moved += r.Moved
@@ -480,7 +480,7 @@ func TestRequeueDryRunAsksOnce(t *testing.T) {
 		}
 		before := m.Calls("queue.declare")
 		if r := c.requeue(inspect.RequeueOptions{Queue: "dead", To: topology.Destination{Queue: "q"}, DryRun: true}); r.Sent != 100 {
-			t.Errorf("got %+v, want Sent = 100", r)
+			t.Errorf("dry run of Requeue: got %+v, want Sent = 100", r)
 		}
 		if n := m.Calls("queue.declare") - before; n > 10 {
 			t.Errorf("%d declarations, want at most 10", n)
@@ -565,7 +565,7 @@ func TestRequeueWhileBlocked(t *testing.T) {
 		began := time.Now()
 		r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead"})
 		if took := time.Since(began); !errors.Is(err, amqpx.ErrBlocked) || took > 15*time.Second {
-			t.Errorf("got %v after %v; %+v, want ErrBlocked after at most 15 s", err, took, r)
+			t.Errorf("Requeue while publishers are blocked: got %v after %v with the report %+v, want ErrBlocked after at most 15s", err, took, r)
 		}
 		m.Unblock()
 		inmemory.After(time.Minute)
@@ -598,7 +598,7 @@ func TestRequeueInterrupted(t *testing.T) {
 						twice += n - 1
 					}
 					if len(there) != 10 || twice > 1 {
-						t.Errorf("got %d different messages and %d duplicates in the queues, want 10 and at most 1; Requeue returned %v", len(there), twice, err)
+						t.Errorf("after an interrupted Requeue: got %d different messages and %d duplicates in the queues, want 10 and at most 1; Requeue returned %v", len(there), twice, err)
 					}
 				})
 			})
@@ -649,7 +649,7 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 		for _, queue := range []string{"theirs", "q.dead"} {
 			r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: queue, Filter: inspect.DeadLetterFilter{IDs: []string{"none"}}})
 			if err != nil || r.Moved != 1 {
-				t.Fatalf("got %v; %+v, want no error and Moved = 1", err, r)
+				t.Fatalf("Requeue from %s with a filter that matches nothing: got %v, %+v, want no error and Moved = 1", queue, err, r)
 			}
 			m.Holds(queue, 1, 0)
 			m.Holds("other", 2, 0)
@@ -684,7 +684,7 @@ func TestRequeueWithoutACopy(t *testing.T) {
 				undo := c.fault(m)
 				_, err := inspect.Requeue(t.Context(), cl.Client, inspect.RequeueOptions{Queue: "theirs", Filter: inspect.DeadLetterFilter{IDs: []string{"none"}}})
 				if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "%!") {
-					t.Errorf("got %v, want an error with %q", err, c.want)
+					t.Errorf("Requeue without a copy: got %v, want an error with %q", err, c.want)
 				}
 				undo()
 				inmemory.After(time.Minute)
@@ -705,7 +705,7 @@ func TestRequeueIgnoresUserIDsInHeaders(t *testing.T) {
 			header.Carried: amqp.Table{"user-id": "root"},
 		}})
 		if r := c.requeue(inspect.RequeueOptions{Queue: "q.dead"}); r.Sent != 1 {
-			t.Fatalf("got %+v, want Sent = 1", r)
+			t.Fatalf("Requeue of a message with a user ID in its headers: got %+v, want Sent = 1", r)
 		}
 		var got collector
 		stop := c.consume("q", got.handle)

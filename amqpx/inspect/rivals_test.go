@@ -56,7 +56,7 @@ func TestRequeueReportsMissedMessages(t *testing.T) {
 				}
 				r, err := inspect.Requeue(t.Context(), c.Client, o)
 				if err != nil || r.Total != 3000 || r.Examined == 0 || r.Missed == 0 || r.Examined+r.Missed != r.Total {
-					t.Errorf("got %d examined and %d missed messages of %d, error %v, want at least one of each, 3000 in total and no error",
+					t.Errorf("Requeue with a rival: got %d examined and %d missed messages of %d, error %v, want at least one of each, 3000 in total and no error",
 						r.Examined, r.Missed, r.Total, err)
 				}
 			})
@@ -89,7 +89,7 @@ func TestPeekWithARival(t *testing.T) {
 				t.Fatal(err)
 			}
 			if notes := strings.Join(got.Notes, "; "); got.More != 0 || strings.Contains(notes, "MiB") {
-				t.Errorf("got %d messages, %d more and the notes %q, want 0 more and no note about MiB", len(got.Messages), got.More, notes)
+				t.Errorf("Peek with a rival: got %d messages, %d more and the notes %q, want 0 more and no note about MiB", len(got.Messages), got.More, notes)
 			}
 			inmemory.After(time.Second)
 		}

@@ -59,7 +59,7 @@ func TestSavedMessage(t *testing.T) {
 		}
 	}
 	if _, line := roundTrip(t, SavedMessage{Queue: "q", Message: amqp.Delivery{Body: []byte("x")}}); string(line) != `{"queue":"q","body":"x"}` {
-		t.Errorf(`got %s, want "{"queue":"q","body":"x"}"`, line)
+		t.Errorf(`the JSON of a saved message with only a body: got %s, want "{"queue":"q","body":"x"}"`, line)
 	}
 }
 

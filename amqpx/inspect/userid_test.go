@@ -38,14 +38,14 @@ func TestRequeueKeepsUserIDs(t *testing.T) {
 		dry := c.requeue(inspect.RequeueOptions{From: k.all(), DryRun: true})
 		r := c.requeue(inspect.RequeueOptions{From: k.all()})
 		if r.Sent != 5 || dry.Sent != 5 {
-			t.Fatalf("got %+v; dry run %+v, want Sent = 5", r, dry)
+			t.Fatalf("Requeue of saved messages with user IDs: got %+v and, in the dry run, %+v, want Sent = 5 in both", r, dry)
 		}
 		for _, rep := range []inspect.RequeueReport{dry, r} {
 			if rep.Anonymous != 2 || !slices.Equal(rep.AnonymousIDs, []string{"b", "e"}) {
 				t.Errorf("%d messages lost their user ids: %v, want 2: [b e]", rep.Anonymous, rep.AnonymousIDs)
 			}
 			if !strings.Contains(rep.WhyAnonymous, `user id "alice" only from that user`) {
-				t.Errorf(`got %q, want a text with "user id "alice" only from that user"`, rep.WhyAnonymous)
+				t.Errorf(`WhyAnonymous: got %q, want it to contain 'user id "alice" only from that user'`, rep.WhyAnonymous)
 			}
 		}
 		for range want {
@@ -71,7 +71,7 @@ func TestRequeueKeepsUserIDsOfAQueue(t *testing.T) {
 		m.Publish("", "theirs", amqp.Publishing{MessageId: "b", UserId: "guest"})
 		r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "theirs"})
 		if err != nil || r.Sent != 1 || r.Moved != 1 || r.Anonymous != 0 {
-			t.Fatalf("got %v; %+v, want no error, Sent = 1, Moved = 1 and Anonymous = 0", err, r)
+			t.Fatalf("Requeue of a queue's messages with user IDs: got %v, %+v, want no error, Sent = 1, Moved = 1 and Anonymous = 0", err, r)
 		}
 		for _, queue := range []string{"q", "theirs"} {
 			raw, _, err := m.Channel().Get(queue, true)
@@ -92,7 +92,7 @@ func TestRequeueCountsUserIDsOfHeaders(t *testing.T) {
 		k.list[0].Message.Headers[header.Carried] = amqp.Table{"user-id": "guest"}
 		r := c.requeue(inspect.RequeueOptions{From: k.all()})
 		if r.Sent != 1 || r.Anonymous != 1 || !strings.Contains(r.WhyAnonymous, "only the header rabbitdelay-carried contains it") {
-			t.Errorf(`got %+v, want Sent = 1, Anonymous = 1 and WhyAnonymous with "only the header rabbitdelay-carried contains it"`, r)
+			t.Errorf(`Requeue of a message with a user ID in its headers: got %+v, want Sent = 1, Anonymous = 1 and WhyAnonymous with "only the header rabbitdelay-carried contains it"`, r)
 		}
 		var got collector
 		stop := c.consume("q", got.handle)

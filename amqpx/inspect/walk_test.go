@@ -57,10 +57,10 @@ func TestWalk(t *testing.T) {
 			t.Errorf("after Walk: got the messages %q, want them as before: %q", now, was)
 		}
 		if p.Queue != "q.dead" || p.More != 0 || len(p.Messages) != 0 {
-			t.Errorf("got %+v, want q.dead without messages and More = 0", p)
+			t.Errorf("Walk: got %+v, want q.dead without messages and More = 0", p)
 		}
 		if len(list) != n {
-			t.Fatalf("got %d messages, want %d", len(list), n)
+			t.Fatalf("Walk: got %d messages, want %d", len(list), n)
 		}
 		for i, l := range list {
 			if l.ID != fmt.Sprint(i) || l.Error != fmt.Sprintf("order %d was not found", i) || !l.Died.Equal(first.Add(time.Duration(i)*time.Second)) {
@@ -86,7 +86,7 @@ func TestWalkInterrupted(t *testing.T) {
 			}
 		})
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v, want context.Canceled", err)
+			t.Errorf("Walk with a cancelled context: got %v, want context.Canceled", err)
 		}
 		m.Holds("q.dead", 2000, 0)
 		if now := m.IDs("q.dead"); !slices.Equal(now, was) {

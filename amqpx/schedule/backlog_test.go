@@ -94,6 +94,6 @@ func TestBeforeScheduleMakesNoTaskTooLarge(t *testing.T) {
 	task, err := store.Get(t.Context(), NoTx, "a")
 	check(t, err)
 	if !maps.Equal(task.Headers, own) {
-		t.Errorf("got %d headers, want only the task's own header", len(task.Headers))
+		t.Errorf("the stored task: got %d headers, want only the header own", len(task.Headers))
 	}
 }

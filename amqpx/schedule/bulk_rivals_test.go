@@ -57,7 +57,7 @@ func TestBulkChangesEachTaskOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p, ids, _ := rivals(t, c.action, c.status, 50, base, c.statement, c.args...)
 			if p.Changed != 100 || len(ids) != 100 {
-				t.Errorf("got %d changes of %d different tasks, want 100 changes of 100", p.Changed, len(ids))
+				t.Errorf("Bulk with a rival: got %d changes of %d different tasks, want 100 changes of 100", p.Changed, len(ids))
 			}
 		})
 	}
@@ -79,7 +79,7 @@ func TestBulkFindsTasksMovedBehindIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p, ids, s := rivals(t, c.action, StatusPending, 5, base, move, c.to.UnixMilli())
 			if p.Changed != 100 || len(ids) != 100 {
-				t.Errorf("got %d changes of %d different tasks, want 100 changes of 100", p.Changed, len(ids))
+				t.Errorf("Bulk with tasks moved behind it: got %d changes of %d different tasks, want 100 changes of 100", p.Changed, len(ids))
 			}
 			left := 0
 			for _, due := range dues(t, s, Filter{Status: StatusPending}) {

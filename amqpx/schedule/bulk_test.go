@@ -147,7 +147,7 @@ func TestBulk(t *testing.T) {
 				instants[due] = true
 			}
 			if len(instants) != 5 {
-				t.Errorf("got %d different due times, want 5, one for each batch", len(instants))
+				t.Errorf("tasks that were made due: got %d different due times, want 5, one for each batch", len(instants))
 			}
 		}},
 		"limit": {BulkCancel(), Filter{}, BulkOptions{Batch: 7, Limit: 20}, 20, func(*testing.T, *Store) {}},
@@ -240,7 +240,7 @@ func TestBulkRenews(t *testing.T) {
 	for task, err := range s.List(t.Context(), NoTx, Filter{}) {
 		check(t, err)
 		if task.Status != StatusPending || task.Version != 2 || task.Attempts != 0 || task.Sends != 0 || task.LastError != "" || !task.FinishedAt.IsZero() {
-			t.Errorf(`got %+v, want Status = %v, Version = 2, Attempts = 0, Sends = 0, LastError = "" and FinishedAt zero`, task, StatusPending)
+			t.Errorf(`a revived task: got %+v, want Status = %v, Version = 2, Attempts = 0, Sends = 0, LastError = "" and FinishedAt zero`, task, StatusPending)
 		}
 	}
 }
@@ -317,7 +317,7 @@ func TestBulkComesBack(t *testing.T) {
 		}}
 		p, err := s.Bulk(ctx, Filter{}, BulkRescheduleBy(-5*time.Second), o)
 		if held := len(placeOf(t, p).Held); !errors.Is(err, context.Canceled) || held != min(n, maxHeld) || most != n {
-			t.Fatalf("got %d remembered tasks in the end, at most %d at a time, and the error %v, want %d, %d and context.Canceled",
+			t.Fatalf("Bulk: got %d remembered tasks in the end, at most %d at a time, and the error %v, want %d, %d and context.Canceled",
 				held, most, err, min(n, maxHeld), n)
 		}
 		last, err := s.Bulk(t.Context(), Filter{}, BulkRescheduleBy(-5*time.Second), BulkOptions{After: p.Place})

@@ -54,7 +54,7 @@ func TestHandlerWithADeliveryOfATest(t *testing.T) {
 					t.Errorf(`got effect %t and error %v, want effect %t and an error with %q ("" means no error)`, effect, err, tc.effect, tc.err)
 				}
 				if err != nil && (!errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err)) {
-					t.Errorf("got %v, want a rejection with ErrNotTask", err)
+					t.Errorf("the handler: got %v, want a rejection with ErrNotTask", err)
 				}
 				// A message that is not the task's own does not change the task.
 				if task, err := tasks.Get(t.Context(), schedule.NoTx, "t"); err != nil || !tc.effect && (task.Status != schedule.StatusPending || task.Attempts != 0) {

@@ -46,7 +46,7 @@ func TestRelays(t *testing.T) {
 		<-time.After(time.Hour)
 		got := relays()
 		if len(got) != 2 {
-			t.Fatalf("got %d relays, want 2: %+v", len(got), got)
+			t.Fatalf("Relays: got %d relays, want 2: %+v", len(got), got)
 		}
 		if suffix := ":" + strconv.Itoa(os.Getpid()); !strings.HasSuffix(got[0].Name, suffix) {
 			t.Errorf("this relay is named %q, want it to end with %s", got[0].Name, suffix)

@@ -41,7 +41,7 @@ func TestPauseKeepsTasksInTheTable(t *testing.T) {
 		states, err := s.Destinations(t.Context(), NoTx)
 		check(t, err)
 		if len(states) != 1 || states[0].PausedBy != "alice" || states[0].PausedAt.Sub(s.began).Round(time.Minute) != time.Minute || states[0].Waiting != 2 {
-			t.Errorf(`got %+v, want one destination, paused by "alice" after about 1m, with Waiting = 2`,
+			t.Errorf(`Destinations during the pause: got %+v, want one destination, paused by "alice" after about 1m, with Waiting = 2`,
 				states)
 		}
 		check(t, s.Resume(t.Context(), NoTx, mail, 0))
@@ -186,7 +186,7 @@ func TestPauseAndRecurringTasks(t *testing.T) {
 		check(t, s.Resume(t.Context(), NoTx, mail, 0))
 		after(time.Minute)
 		if len(s.effects) != 5 {
-			t.Errorf("got %d effects after the pause, want 5: %v", len(s.effects), s.effects)
+			t.Errorf("after the pause: got %d effects, want 5: %v", len(s.effects), s.effects)
 		}
 	})
 }

@@ -272,7 +272,7 @@ func TestLeasesOfSubscribers(t *testing.T) {
 		}
 		// The second message gives the queue whose handler failed another attempt.
 		if len(p.calls) != 4+4 {
-			s.Errorf("got %d calls: %q, want %d", len(p.calls), p.calls, 4+4)
+			s.Errorf("the provider got %d calls: %q, want %d", len(p.calls), p.calls, 4+4)
 		}
 	})
 }

@@ -108,7 +108,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				if len(s.effects) != tasks {
-					t.Errorf("got %d effects, want %d", len(s.effects), tasks)
+					t.Errorf("after the outage: got %d effects, want %d", len(s.effects), tasks)
 				}
 				for _, e := range s.effects {
 					if late := e.at - up; late > 3*time.Second {
@@ -192,12 +192,12 @@ func TestOutageFloodsNoLog(t *testing.T) {
 		}
 		report(nil)
 		if failed, works := logs.FilterMessage("schedule: relay failed; retrying").Len(), logs.FilterMessage("schedule: relay works again").Len(); failed != 10 || works != 1 {
-			t.Errorf("got %d log lines about the failure and %d about its end, want 10 and 1", failed, works)
+			t.Errorf("after ten failures: got %d log lines about the failure and %d about its end, want 10 and 1", failed, works)
 		}
 		report(errors.New("another error"))
 		report(fmt.Errorf("select: %w", ErrDenied))
 		if n := logs.FilterMessage("schedule: relay failed; retrying").Len(); n != 12 {
-			t.Errorf("got %d log lines about failures, want 12: one more for each new kind of error", n)
+			t.Errorf("after two other errors: got %d log lines about failures, want 12: one more for each new kind of error", n)
 		}
 	})
 }

@@ -250,7 +250,7 @@ func (w *world) statusesMatch() {
 		seen++
 	}
 	if seen != len(w.model) {
-		w.t.Fatalf("got %d rows, want %d, as in the model", seen, len(w.model))
+		w.t.Fatalf("List: got %d rows, want %d, as in the model", seen, len(w.model))
 	}
 }
 

@@ -456,7 +456,7 @@ func TestDatabaseHangs(t *testing.T) {
 		}
 		for _, part := range []string{"relay", "recurring"} {
 			if !slices.ContainsFunc(health.Faults, func(f Fault) bool { return f.Part == part }) {
-				t.Errorf("got %v, want a fault of part %s", health, part)
+				t.Errorf("Health while the database hangs: got %v, want a fault of part %s", health, part)
 			}
 		}
 		<-time.After(2 * time.Hour)

@@ -75,9 +75,9 @@ func TestRequeueRevives(t *testing.T) {
 		o.DryRun = false
 		r, err = inspect.Requeue(t.Context(), s.client, o)
 		check(t, err)
-		for _, r := range []inspect.RequeueReport{dry, r} {
+		for i, r := range []inspect.RequeueReport{dry, r} {
 			if r.Total != 3 || r.Revived != 2 || r.Removed != 1 {
-				t.Errorf("got %+v, want Total = 3, Revived = 2 and Removed = 1", r)
+				t.Errorf("Requeue (dry run: %t): got %+v, want Total = 3, Revived = 2 and Removed = 1", i == 0, r)
 			}
 		}
 		after(time.Minute)
@@ -151,7 +151,7 @@ func TestRequeueOfOneSubscriber(t *testing.T) {
 		r, err := inspect.Requeue(t.Context(), s.client, inspect.RequeueOptions{Queue: "bad.dead", Tasks: s.Store})
 		check(t, err)
 		if r.Sent != 1 {
-			t.Errorf("got %+v, want Sent = 1", r)
+			t.Errorf("Requeue of one subscriber's dead letter: got %+v, want Sent = 1", r)
 		}
 		after(time.Minute)
 		got := s.saw("a")

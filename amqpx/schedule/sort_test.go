@@ -86,13 +86,13 @@ func TestLastRuns(t *testing.T) {
 	runs, err := s.Recurring().LastRuns(t.Context(), NoTx, names)
 	check(t, err)
 	if len(runs) != 2 {
-		t.Errorf("got %d last runs, want 2: %+v", len(runs), runs)
+		t.Errorf("LastRuns: got %d runs, want 2: %+v", len(runs), runs)
 	}
 	if x := runs["job-1"]; x.Status != StatusFailed || x.LastError != "why" {
-		t.Errorf(`got %+v, want Status = %v and LastError = "why"`, x, StatusFailed)
+		t.Errorf(`LastRuns, job-1: got %+v, want Status = %v and LastError = "why"`, x, StatusFailed)
 	}
 	if x := runs["job-119"]; x.ID != "job-119@20261127T020000Z" {
-		t.Errorf(`got %+v, want ID = "job-119@20261127T020000Z"`, x)
+		t.Errorf(`LastRuns, job-119: got %+v, want ID = "job-119@20261127T020000Z"`, x)
 	}
 	runs, err = s.Recurring().LastRuns(t.Context(), NoTx, nil)
 	check(t, err)

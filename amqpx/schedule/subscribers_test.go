@@ -36,7 +36,7 @@ func TestEachSubscriberHasTheEffect(t *testing.T) {
 				return n
 			}
 			if n := records(); n != len(queues) {
-				s.Errorf("got %d records of effects, want %d", n, len(queues))
+				s.Errorf("table rabbitdelay_effects: got %d records, want %d", n, len(queues))
 			}
 			if n, err := s.Purge(s.Context(), Retention{Keep: time.Minute}); err != nil || n != 3 || records() != 0 {
 				s.Errorf("Purge: got %d tasks, error %v and %d remaining records, want 3, no error and 0", n, err, records())

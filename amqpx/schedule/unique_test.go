@@ -40,7 +40,7 @@ func TestDebounce(t *testing.T) {
 		}
 		after(time.Minute)
 		if len(created) != 3 || len(s.effects) != len(created) {
-			s.Fatalf("got %d tasks and %d effects, want 3 and 3", len(created), len(s.effects))
+			s.Fatalf("after the debounced requests: got %d tasks and %d effects, want 3 and 3", len(created), len(s.effects))
 		}
 		for i, e := range s.effects {
 			due := min(created[i]+time.Minute, last+10*time.Second)
@@ -75,10 +75,10 @@ func TestUniqueUnderLease(t *testing.T) {
 				s.unique("first", 0, Unique{})
 				after(time.Minute)
 				if r := s.unique("", 0, Unique{Cooldown: time.Hour}); r.Outcome != UniqueRefused || r.ID != "first" || !r.Until.IsZero() {
-					s.Errorf("got %+v, want it refused because of the running task first, without Until", r)
+					s.Errorf("ScheduleUnique while the task first runs: got %+v, want it refused because of the running task first, without Until", r)
 				}
 				if r := s.unique("second", 59*time.Minute+500*time.Millisecond, Unique{}); r.Outcome != UniqueCreated {
-					s.Errorf("got %+v, want Outcome = %s", r, UniqueCreated)
+					s.Errorf("ScheduleUnique before the task first is done: got %+v, want Outcome = %s", r, UniqueCreated)
 				}
 				after(90 * time.Minute)
 				got, err := s.Get(s.Context(), NoTx, "first")
@@ -89,7 +89,7 @@ func TestUniqueUnderLease(t *testing.T) {
 				after(5 * time.Hour)
 				s.wantTask("second", StatusDone, 0)
 				if n := len(p.calls); n != 2 {
-					s.Errorf("got %d calls, want 2, one for each task", n)
+					s.Errorf("the provider got %d calls, want 2, one for each task", n)
 				}
 			})
 		})
@@ -157,7 +157,7 @@ func TestHandlerSchedulesItsKey(t *testing.T) {
 					check(s.T, next(s.Context(), NoTx))
 					after(10 * time.Hour)
 					if n := len(s.effects); n != 4 {
-						s.Errorf("got %d effects, want 4", n)
+						s.Errorf("after ten hours: got %d effects, want 4", n)
 					}
 					n, err := s.CountUpTo(s.Context(), NoTx, Filter{UniqueKey: "k", Status: StatusDone}, 100)
 					check(s.T, err)
@@ -198,7 +198,7 @@ func TestReviveUnique(t *testing.T) {
 		r, err := s.ScheduleUnique(t.Context(), NoTx, Task{ID: id, UniqueKey: "k", Queue: "q", DeliverAt: time.Now()}, Unique{})
 		check(t, err)
 		if r.Outcome != UniqueCreated {
-			t.Fatalf("got %+v, want Outcome = %v", r, UniqueCreated)
+			t.Fatalf("ScheduleUnique: got %+v, want Outcome = %v", r, UniqueCreated)
 		}
 		_, err = db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE id = ?", id)
 		check(t, err)

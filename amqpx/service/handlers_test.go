@@ -234,7 +234,7 @@ func TestHandlersAreShown(t *testing.T) {
 	code := indent.ReplaceAllString(string(own), "")
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) < 8 {
-		t.Fatalf("got %d Go blocks in docs/handlers.md, want at least 8", len(blocks))
+		t.Fatalf("docs/handlers.md: got %d Go blocks, want at least 8", len(blocks))
 	}
 	for _, b := range blocks {
 		if !strings.Contains(code, indent.ReplaceAllString(b[1], "")) {

@@ -106,7 +106,7 @@ func TestRun(t *testing.T) {
 		<-time.After(25 * time.Hour)
 		synctest.Wait()
 		if tasks.Load() != 1 || texts.Load() != 1 || reports.Load() != 1 {
-			t.Errorf("got %d tasks, %d texts and %d reports, want 1 of each", tasks.Load(), texts.Load(), reports.Load())
+			t.Errorf("handled messages: got %d tasks, %d texts and %d reports, want 1 of each kind", tasks.Load(), texts.Load(), reports.Load())
 		}
 		if err := s.Health(); err != nil {
 			t.Errorf("Health during Run: got %v, want nil", err)
@@ -163,7 +163,7 @@ func TestRunEndsWithAPart(t *testing.T) {
 					t.Errorf("Run: got %v, want an error with prefix %q; other part stopped: got %t, want true", err, c.want, ended)
 				}
 				if n := len(srv.Connections()); n != 0 {
-					t.Errorf("got %d connections left, want 0", n)
+					t.Errorf("after Run: got %d open connections, want 0", n)
 				}
 			})
 		})
@@ -188,10 +188,10 @@ func TestRunDrainTimeout(t *testing.T) {
 			t.Errorf("Run: got %v, want service.ErrCutOff", err)
 		}
 		if took := time.Since(began); took < 5*time.Second || took > 8*time.Second {
-			t.Errorf("got %v from the cancellation until Run returned, want 5s to 8s", took)
+			t.Errorf("Run took %v to return after the cancellation, want 5s to 8s", took)
 		}
 		if q, _ := srv.Queue("q"); q.Ready != 1 {
-			t.Errorf("got %d messages in the queue, want 1, because its handler was cancelled", q.Ready)
+			t.Errorf("queue q: got %d messages, want 1, because its handler was cancelled", q.Ready)
 		}
 	})
 }
@@ -309,7 +309,7 @@ func TestOpenErrors(t *testing.T) {
 		})
 	}
 	if n := len(srv.Connections()); n != 0 {
-		t.Errorf("got %d connections left, want 0", n)
+		t.Errorf("after failed calls of Open: got %d open connections, want 0", n)
 	}
 }
 

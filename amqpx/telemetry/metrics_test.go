@@ -221,7 +221,7 @@ func TestManyDestinations(t *testing.T) {
 		all.Wait()
 		m := s.metrics()
 		if sum, n := m.get("messaging.client.operation.duration"); sum != each*queues || n != 4 {
-			t.Errorf("got %v sends in %d series, want %d in 4", sum, n, each*queues)
+			t.Errorf("messaging.client.operation.duration: got %v sends in %d series, want %d in 4", sum, n, each*queues)
 		}
 		m.want(t, each*queues-3, "messaging.client.operation.duration", destination, "_OTHER")
 		names := map[string]bool{}
@@ -229,7 +229,7 @@ func TestManyDestinations(t *testing.T) {
 			names[span.Name()] = true
 		}
 		if len(names) != 4 || !names["send"] {
-			t.Errorf(`got %d span names, want 4, and "send" among them`, len(names))
+			t.Errorf(`ended spans: got %d names, want 4, and "send" among them`, len(names))
 		}
 	})
 }

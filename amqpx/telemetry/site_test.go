@@ -121,7 +121,7 @@ func (s *site) one(name string) trace.ReadOnlySpan {
 		for _, span := range s.spans.Ended() {
 			all = append(all, span.Name())
 		}
-		s.Fatalf("got %d spans with the name %q among %q, want 1", len(list), name, all)
+		s.Fatalf("ended spans: got %d with the name %q among %q, want 1", len(list), name, all)
 	}
 	return list[0]
 }

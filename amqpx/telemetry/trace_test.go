@@ -88,7 +88,7 @@ func TestParentSpansMakeOneTrace(t *testing.T) {
 		stop()
 		sends, processes := s.named("send orders"), s.named("process orders")
 		if len(sends) != 2 || len(processes) != 2 {
-			t.Fatalf("got %d spans of sends and %d of handlers, want 2 and 2", len(sends), len(processes))
+			t.Fatalf("the trace: got %d spans of sends and %d of handlers, want 2 and 2", len(sends), len(processes))
 		}
 		for i, p := range processes {
 			if p.Parent().SpanID() != sends[0].SpanContext().SpanID() || len(p.Links()) != 0 {
@@ -131,7 +131,7 @@ func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 
 		processes := s.named("process orders")
 		if len(processes) != 4 {
-			t.Fatalf("got %d spans of handlers, want 4", len(processes))
+			t.Fatalf("after retries and a requeue: got %d spans of handlers, want 4", len(processes))
 		}
 		s.isLinked(first, processes...)
 		s.isLinked(first, s.named("send orders")[1:]...)
@@ -259,7 +259,7 @@ func TestBrokenContexts(t *testing.T) {
 		stop()
 		sends, processes := s.named("send orders"), s.named("process orders")
 		if len(sends) != len(broken) || len(processes) != 2*len(broken) {
-			t.Fatalf("got %d spans of sends and %d of handlers, want %d and %d", len(sends), len(processes), len(broken), 2*len(broken))
+			t.Fatalf("with invalid trace contexts: got %d spans of sends and %d of handlers, want %d and %d", len(sends), len(processes), len(broken), 2*len(broken))
 		}
 		linked := 0
 		for _, p := range processes {
@@ -271,7 +271,7 @@ func TestBrokenContexts(t *testing.T) {
 			}
 		}
 		if linked != len(broken) {
-			t.Errorf("got %d links, want %d, one for each message that the client sent", linked, len(broken))
+			t.Errorf("spans of handlers: got %d links, want %d, one for each message that the client sent", linked, len(broken))
 		}
 	})
 }
@@ -295,7 +295,7 @@ func TestHeadersAtTheLimit(t *testing.T) {
 		after(time.Second)
 		stop()
 		if n := len(s.named("process orders")); n != 2 {
-			t.Errorf("got %d spans of handlers, want 2", n)
+			t.Errorf("messages with headers of the maximum size: got %d spans of handlers, want 2", n)
 		}
 	})
 }

@@ -136,12 +136,12 @@ func FuzzURL(f *testing.F) {
 			return
 		}
 		if u.Host == "" || u.Port <= 0 {
-			t.Fatalf("%q: got host %q and port %d, want a host and a port", s, u.Host, u.Port)
+			t.Fatalf("Parse of %q: got host %q and port %d, want a host and a port", s, u.Host, u.Port)
 		}
 		// A correctly percent-encoded password is parsed completely.
 		encoded := "amqp://" + url.UserPassword("user", before+secret+after).String() + "@host/"
 		if u, err = Parse(encoded); err != nil || u.Password != before+secret+after || strings.Contains(Redact(encoded), secret) {
-			t.Fatalf("%q: got password %q, %v, want %q, no error, and no %q in the redacted URL", encoded, u.Password, err, before+secret+after, secret)
+			t.Fatalf("Parse of %q: got password %q, %v, want %q, no error, and no %q in the redacted URL", encoded, u.Password, err, before+secret+after, secret)
 		}
 	})
 }

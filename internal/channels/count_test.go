@@ -78,7 +78,7 @@ func TestCountOfABusyLeader(t *testing.T) {
 					t.Errorf("count: got %+v, %v, want %+v, %v", got, err, test.want, test.err)
 				}
 				if test.broker.asked != test.asked {
-					t.Errorf("got %d questions to the broker, want %d", test.broker.asked, test.asked)
+					t.Errorf("count: got %d requests to the broker, want %d", test.broker.asked, test.asked)
 				}
 			})
 		})

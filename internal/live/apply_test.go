@@ -28,7 +28,7 @@ func TestApplyEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := (Broker{Conn: conn}).Apply(ctx, topology.DeliveryTopology("p"), ApplyOptions{}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+		t.Errorf("Apply with a blocked connection: got %v, want %v", err, context.DeadlineExceeded)
 	}
 }
 

@@ -115,7 +115,7 @@ func TestCanaryLooksIntoEachQueue(t *testing.T) {
 	onHolding(t, amqptest.Options{Version: "4.4.0"}, classic, func(t *testing.T, h *holding) {
 		_, err := h.prove(t)
 		if e, ok := errors.AsType[*live.InstantsIgnoredError](err); !ok || e.Queue != "delay.native.3" {
-			t.Errorf(`got %v, want a *live.InstantsIgnoredError with Queue = "delay.native.3"`, err)
+			t.Errorf(`Prove with one classic queue: got %v, want a *live.InstantsIgnoredError with Queue = "delay.native.3"`, err)
 		}
 	})
 }
@@ -183,9 +183,9 @@ func TestCanaryWithoutAPermission(t *testing.T) {
 			want := fmt.Sprintf("%s access to %s '%s", c.permission, c.kind, c.object)
 			switch {
 			case !refused, e.Code != amqp.AccessRefused:
-				t.Errorf("got %v, want the broker's refusal (%d) with %q", err, amqp.AccessRefused, want)
+				t.Errorf("Prove: got %v, want the broker's refusal (%d) with %q", err, amqp.AccessRefused, want)
 			case !strings.Contains(e.Reason, want):
-				t.Errorf("got %v, want the broker's refusal with %q", err, want)
+				t.Errorf("Prove: got %v, want the broker's refusal with %q", err, want)
 			}
 		})
 	}

@@ -61,7 +61,7 @@ func TestSameCluster(t *testing.T) {
 			conn.Properties["cluster_name"] = c.amqp
 			err = m.SameCluster(t.Context(), conn)
 			if _, foreign := errors.AsType[*live.ClusterError](err); foreign == c.same {
-				t.Errorf("got %v, want a *ClusterError: %t", err, !c.same)
+				t.Errorf("SameCluster: got %v, want a *ClusterError: %t", err, !c.same)
 			}
 		})
 	}

@@ -75,6 +75,6 @@ func TestManagementKeepsLargeIntegers(t *testing.T) {
 
 func TestUnavailableErrorIsOne(t *testing.T) {
 	if err := error(&live.UnavailableError{Queue: "q", Reason: "nodedown"}); !errors.Is(err, live.ErrUnavailable) {
-		t.Errorf("got %v, want an error that wraps live.ErrUnavailable", err)
+		t.Errorf("an UnavailableError: got %v, want an error that wraps live.ErrUnavailable", err)
 	}
 }

@@ -128,9 +128,9 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 		t.Fatal("Call with both servers down: got no error, want one")
 	}
 	if n := strings.Count(err.Error(), "connection refused"); n != 2 {
-		t.Errorf("got %d refusals in the error, want 2: %v", n, err)
+		t.Errorf("Call with both servers down: got %d refusals in the error, want 2: %v", n, err)
 	}
 	if strings.Contains(err.Error(), "hidden") {
-		t.Errorf("got %v, want an error without the password", err)
+		t.Errorf("Call with both servers down: got %v, want an error without the password", err)
 	}
 }

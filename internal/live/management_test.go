@@ -148,6 +148,6 @@ func TestInspectEndsWithTheContext(t *testing.T) {
 		cancel()
 	}()
 	if _, err := inspector(t, s).Inspect(ctx, topology.Topology{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want context.Canceled", err)
+		t.Errorf("Inspect with a cancelled context: got %v, want context.Canceled", err)
 	}
 }

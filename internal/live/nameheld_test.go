@@ -26,6 +26,6 @@ func TestApplyNamesTheQueueWhoseNameIsHeld(t *testing.T) {
 	want := topology.Topology{Queues: []topology.Queue{{Name: "other"}, {Name: "orders"}}}
 	_, err = (live.Broker{Conn: conn}).Apply(t.Context(), want, live.ApplyOptions{})
 	if err == nil || !strings.Contains(err.Error(), `declare queue "orders"`) || !strings.Contains(err.Error(), "docs/operations.md") {
-		t.Errorf(`got %v, want an error with 'declare queue "orders"' and "docs/operations.md"`, err)
+		t.Errorf(`Apply: got %v, want an error with 'declare queue "orders"' and "docs/operations.md"`, err)
 	}
 }

@@ -33,7 +33,7 @@ func TestProbeFindsThePlugin(t *testing.T) {
 	}
 	for _, method := range []string{"exchange.declare", "exchange.delete", "connection.close"} {
 		if n := srv.Calls(method); n != 1 {
-			t.Errorf("got %d calls of %s, want 1", n, method)
+			t.Errorf("ProbePlugin: got %d calls of %s, want 1", n, method)
 		}
 	}
 }
@@ -115,6 +115,6 @@ func TestProbeEndsWithItsContext(t *testing.T) {
 	})
 	err := live.ProbePlugin(ctx, func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
 	if !errors.Is(err, context.Canceled) || errors.Is(err, live.ErrNoPlugin) {
-		t.Errorf("got %v, want context.Canceled and not live.ErrNoPlugin", err)
+		t.Errorf("ProbePlugin with a cancelled context: got %v, want context.Canceled and not live.ErrNoPlugin", err)
 	}
 }

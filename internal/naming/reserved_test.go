@@ -5,6 +5,6 @@ import "testing"
 // Reserved must not allocate, because every send calls it.
 func TestReservedAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { Reserved("delay", "orders.expire") }); n > 0 {
-		t.Errorf("got %v allocations, want 0", n)
+		t.Errorf("Reserved: got %v allocations, want 0", n)
 	}
 }

@@ -18,10 +18,10 @@ func TestConflictsAreShort(t *testing.T) {
 	want := `objects exist with different arguments: queue "q0", queue "q1", queue "q2" and 8 more: x-queue-type: wanted "quorum", found "classic"; ` +
 		`exchange "e": type: wanted "topic", found "fanout". Give the new objects other names, or empty and delete the old ones`
 	if got := errs.Error(); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
+		t.Errorf("the text of the conflicts:\ngot  %s\nwant %s", got, want)
 	}
 	if !errors.Is(errs, topology.ErrConflict) {
-		t.Errorf("got %v, want an error that wraps topology.ErrConflict", errs)
+		t.Errorf("the conflicts: got %v, want an error that wraps topology.ErrConflict", errs)
 	}
 	if x, ok := errors.AsType[*topology.ConflictError](errs); !ok || x.Name != "q0" {
 		t.Errorf(`errors.AsType: got %v, want the first *topology.ConflictError, whose Name is "q0"`, x)

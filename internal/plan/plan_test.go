@@ -320,7 +320,7 @@ RabbitMQ cannot change an object in place: give the new one another name, or emp
 		t.Fatal(err)
 	}
 	if got.Create != 2 || got.Same != 5 || got.Conflict != 1 || len(got.Steps) != 8 || got.Steps[4].Mismatches[0].Want != 1800000.0 {
-		t.Errorf("got %s, want Create = 2, Same = 5, Conflict = 1 and 8 steps, the fifth with a mismatch that wants 1800000",
+		t.Errorf("the plan as JSON: got %s, want Create = 2, Same = 5, Conflict = 1 and 8 steps, the fifth with a mismatch that wants 1800000",
 			data)
 	}
 }
@@ -351,7 +351,7 @@ func TestPlanGroupsWarnings(t *testing.T) {
 	}
 	want := "warning: queue \"a\": policy \"p\" sets expires to 5: it goes; stop it (and 2 more queues)\n0 to create, 0 the same, 0 in conflict (read by test)\n"
 	if got := p.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
+		t.Errorf("the plan with grouped warnings: got %q, want %q", got, want)
 	}
 }
 

@@ -51,7 +51,7 @@ func TestSchedule(t *testing.T) {
 	expected := full()
 	expected.Version, expected.CreatedAt, expected.UpdatedAt, expected.PlanAt, expected.BodySize = 1, at(0), at(0), time.UnixMilli(0), 2
 	if got := x.schedule("nightly"); !equal(got, expected) {
-		t.Errorf("got %+v, want %+v", got, expected)
+		t.Errorf("the inserted schedule: got %+v, want %+v", got, expected)
 	}
 	inserted, err := x.InsertSchedule(t.Context(), every("nightly"), start)
 	check(t, err)
@@ -64,7 +64,7 @@ func TestSchedule(t *testing.T) {
 	expected = every("nightly")
 	expected.Version, expected.CreatedAt, expected.UpdatedAt, expected.PlanAt, expected.BodySize = 2, at(0), at(time.Second), time.UnixMilli(0), 1
 	if got := x.schedule("nightly"); !equal(got, expected) {
-		t.Errorf("got %+v, want %+v", got, expected)
+		t.Errorf("the schedule after WriteSchedule: got %+v, want %+v", got, expected)
 	}
 
 	check(t, x.PauseSchedule(t.Context(), "nightly", true))
@@ -237,7 +237,7 @@ func TestInsertOccurrence(t *testing.T) {
 	expected.ID, expected.DeliverAt, expected.Version, expected.Status = "nightly@1", at(time.Hour), 4, Pending
 	expected.CreatedAt, expected.UpdatedAt, expected.Tags = at(0), at(0), []string{"a", "b"}
 	if got := x.get("nightly@1"); !equal(*got, expected) {
-		t.Errorf("got %+v, want %+v", *got, expected)
+		t.Errorf("the task of the occurrence: got %+v, want %+v", *got, expected)
 	}
 }
 

@@ -70,7 +70,7 @@ func TestHolder(t *testing.T) {
 		Version: 3, Status: Pending, CreatedAt: at(time.Millisecond), UpdatedAt: at(time.Millisecond),
 	}
 	if got := x.get("a"); !equal(got, expected) {
-		t.Errorf("got %+v, want %+v", got, expected)
+		t.Errorf("the pending task after it was replaced: got %+v, want %+v", got, expected)
 	}
 	if _, found, err := x.Holder(t.Context(), "none", start); found || err != nil {
 		t.Errorf("Holder of a key without a task: got found = %t, error %v, want false and no error", found, err)

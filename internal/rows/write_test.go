@@ -24,7 +24,7 @@ func TestInsert(t *testing.T) {
 	expected.Version, expected.Status, expected.Tags = 1, Pending, []string{"a", "b"}
 	expected.CreatedAt, expected.UpdatedAt = at(0), at(0)
 	if got := x.get("a"); !equal(*got, expected) {
-		t.Errorf("got %+v, want %+v", *got, expected)
+		t.Errorf("the inserted task: got %+v, want %+v", *got, expected)
 	}
 	if _, err := x.Get(t.Context(), "none"); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("Get of a task that does not exist: got %v, want sql.ErrNoRows", err)
@@ -70,7 +70,7 @@ func TestInsertReplaces(t *testing.T) {
 		Version: 2, Status: Pending, CreatedAt: at(time.Millisecond), UpdatedAt: at(-5 * time.Millisecond),
 	}
 	if got := x.get("a"); !equal(got, expected) {
-		t.Errorf("got %+v, want %+v", got, expected)
+		t.Errorf("the replaced task: got %+v, want %+v", got, expected)
 	}
 	claims, err := x.number(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'a' AND resend_at IS NULL AND claimed_until = 0")
 	check(t, err)

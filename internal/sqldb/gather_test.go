@@ -89,7 +89,7 @@ func (g *gathering) crowd(t *testing.T, n int, before func()) []error {
 	close(g.hold)
 	group.Wait()
 	if g.running != 0 || len(g.waiting) != 0 {
-		t.Errorf("got %d running transactions and %d waiting callers at the end, want 0 and 0", g.running, len(g.waiting))
+		t.Errorf("at the end: got %d running transactions and %d waiting callers, want 0 and 0", g.running, len(g.waiting))
 	}
 	return errs
 }
@@ -153,11 +153,11 @@ func (g *gathering) allOnce(t *testing.T, n int) {
 	t.Helper()
 	found := g.stored(t)
 	if len(found) != n {
-		t.Errorf("got %d stored items, want %d", len(found), n)
+		t.Errorf("the table: got %d stored items, want %d", len(found), n)
 	}
 	for item, n := range found {
 		if n != 1 {
-			t.Errorf("got %q stored %d times, want 1", item, n)
+			t.Errorf("item %q is stored %d times, want once", item, n)
 		}
 	}
 }
@@ -186,11 +186,11 @@ func TestGatherOpensLanes(t *testing.T) {
 	g.allOnce(t, n)
 	for _, items := range g.groups {
 		if len(items) > most {
-			t.Errorf("got %d items in one transaction, want at most %d", len(items), most)
+			t.Errorf("one transaction: got %d items, want at most %d", len(items), most)
 		}
 	}
 	if g.running != 0 || len(g.waiting) != 0 {
-		t.Errorf("got %d running transactions and %d waiting callers at the end, want 0 and 0", g.running, len(g.waiting))
+		t.Errorf("at the end: got %d running transactions and %d waiting callers, want 0 and 0", g.running, len(g.waiting))
 	}
 }
 
@@ -215,7 +215,7 @@ func TestGatherFailsApart(t *testing.T) {
 	}
 	for item, n := range found {
 		if n != 1 {
-			t.Errorf("got %q stored %d times, want 1", item, n)
+			t.Errorf("item %q is stored %d times, want once", item, n)
 		}
 	}
 }
@@ -239,7 +239,7 @@ func TestGatherPanicsWhereItBelongs(t *testing.T) {
 				}
 			}
 			if found := g.stored(t); len(found) != 10+lanes {
-				t.Errorf("got %d stored items %v, want all %d", len(found), found, 10+lanes)
+				t.Errorf("the table: got %d stored items %v, want all %d", len(found), found, 10+lanes)
 			}
 		})
 	}
@@ -255,7 +255,7 @@ func TestGatherLeave(t *testing.T) {
 		g.until(t, func() bool { return len(g.waiting) == 6 })
 		cancel()
 		if err := <-left; !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v, want context.Canceled", err)
+			t.Errorf("do with a cancelled context: got %v, want context.Canceled", err)
 		}
 	})
 	if err := errors.Join(errs...); err != nil {
@@ -291,7 +291,7 @@ func TestGatherCancelInTransaction(t *testing.T) {
 		t.Error(err)
 	}
 	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want context.Canceled", err)
+		t.Errorf("do with a context that is cancelled in the transaction: got %v, want context.Canceled", err)
 	}
 	if found := g.stored(t); found["cancelled"] != 0 || len(found) != 5+lanes {
 		t.Errorf(`got stored items %v, want all %d others and not "cancelled"`, found, 5+lanes)
@@ -327,7 +327,7 @@ func TestLentTransactionsCannotBeEnded(t *testing.T) {
 	}
 	var n int
 	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); err != nil || n != 0 {
-		t.Errorf("got %d committed rows (%v), want 0", n, err)
+		t.Errorf("the table: got %d committed rows, %v, want 0 and no error", n, err)
 	}
 }
 
@@ -345,7 +345,7 @@ func TestLentTransactionsReportIgnoredErrors(t *testing.T) {
 		})
 	})
 	if !errors.Is(err, ErrLent) {
-		t.Errorf("got %v, want ErrLent", err)
+		t.Errorf("Lend with a function that ignores failed statements: got %v, want ErrLent", err)
 	}
 }
 
@@ -394,7 +394,7 @@ func TestLentTransactionsRunStatements(t *testing.T) {
 	}
 	var n int
 	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); err != nil || n != 3 {
-		t.Errorf("got %d committed rows (%v), want 3", n, err)
+		t.Errorf("the table: got %d committed rows, %v, want 3 and no error", n, err)
 	}
 }
 

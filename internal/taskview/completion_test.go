@@ -25,7 +25,7 @@ func TestEnded(t *testing.T) {
 		}
 	}
 	if got[1].Done != 1 {
-		t.Errorf("got %d tasks done in the second minute, want 1", got[1].Done)
+		t.Errorf("the second minute: got %d tasks done, want 1", got[1].Done)
 	}
 	if _, err := s.CompletionStats(t.Context(), from, time.Microsecond, 1); err == nil {
 		t.Error("CompletionStats with intervals of 1 µs: got nil, want an error")

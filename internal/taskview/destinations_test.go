@@ -28,7 +28,7 @@ func TestUnknownDestinations(t *testing.T) {
 	want := []DestinationCount{{topology.Destination{Queue: "b"}, 2}, {topology.Destination{Exchange: "x", RoutingKey: "other"}, 1}}
 	slices.SortFunc(got, func(a, b DestinationCount) int { return int(b.Pending - a.Pending) })
 	if !slices.Equal(got, want) {
-		t.Errorf("got %+v, want %+v", got, want)
+		t.Errorf("UnknownDestinations: got %+v, want %+v", got, want)
 	}
 	all, _ := openStore(t, schedule.Config{})
 	check(t, all.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "1", Queue: "b", DeliverAt: time.Now()}))

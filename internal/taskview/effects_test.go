@@ -21,7 +21,7 @@ func TestEffects(t *testing.T) {
 		{Version: 2, Queue: "mails", Attempts: 3, LeaseUntil: time.UnixMilli(7000)},
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("got %+v\nwant %+v", got, want)
+		t.Errorf("Effects:\ngot  %+v\nwant %+v", got, want)
 	}
 	if got, err := s.Effects(t.Context(), "none"); err != nil || len(got) != 0 {
 		t.Errorf("Effects of an unknown task: got %+v, %v, want none and no error", got, err)

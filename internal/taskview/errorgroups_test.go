@@ -71,19 +71,19 @@ func TestErrorGroups(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s%s:%s:%d", x.Queue, x.Exchange, x.ErrorLike, x.Tasks))
 		}
 		if fmt.Sprint(got) != want {
-			t.Errorf("order %s: got  %s\nwant %s", order, got, want)
+			t.Errorf("ErrorGroups in order %s:\ngot  %s\nwant %s", order, got, want)
 		}
 	}
 	g, err := s.ErrorGroups(t.Context(), schedule.Filter{Queue: "a"}, ErrorGroupOptions{Sample: 2, Limit: 1})
 	check(t, err)
 	if !g.More {
-		t.Error("More: got false, want true, because only 2 of 4 tasks were read")
+		t.Error("ErrorGroups: More: got false, want true, because only 2 of 4 tasks were read")
 	}
 	if g.Sampled != 2 {
-		t.Errorf("got %d sampled tasks, want 2", g.Sampled)
+		t.Errorf("ErrorGroups: got %d sampled tasks, want 2", g.Sampled)
 	}
 	if g.Others != 1 {
-		t.Errorf("got %d tasks in other groups, want 1", g.Others)
+		t.Errorf("ErrorGroups: got %d tasks in other groups, want 1", g.Others)
 	}
 }
 
@@ -128,9 +128,9 @@ func TestFilterByError(t *testing.T) {
 	p, err := s.Bulk(t.Context(), schedule.Filter{ErrorLike: "payment provider: 7"}, schedule.BulkRevive(base), schedule.BulkOptions{Batch: 1})
 	check(t, err)
 	if p.Changed != 3 {
-		t.Errorf("got %d tasks revived, want 3", p.Changed)
+		t.Errorf("Bulk with a group's error: got %d tasks revived, want 3", p.Changed)
 	}
 	if n := listed(t, s, schedule.Filter{Status: schedule.StatusFailed}); n != len(failures)-3 {
-		t.Errorf("got %d tasks still failed, want %d", n, len(failures)-3)
+		t.Errorf("after Bulk: got %d failed tasks, want %d", n, len(failures)-3)
 	}
 }

@@ -19,11 +19,11 @@ func TestRelays(t *testing.T) {
 	list, err := s.Relays(t.Context())
 	check(t, err)
 	if len(list) != 2 {
-		t.Fatalf("got %d relays %+v, want 2", len(list), list)
+		t.Fatalf("Relays: got %d relays %+v, want 2", len(list), list)
 	}
 	r := list[0]
 	if want := (Relay{Name: "shop:1", Version: "0.1.0", Started: seen.Add(-time.Hour), Seen: seen}); r != want {
-		t.Errorf("got %+v, want %+v", r, want)
+		t.Errorf("the first relay: got %+v, want %+v", r, want)
 	}
 	if !r.Running(seen.Add(20 * time.Second)) {
 		t.Error("Running after 20 s: got false, want true")

@@ -197,7 +197,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 		}
 	}
 	if got := seen.FilterMessageSnippet("cannot be used").Len(); got < 3 || got > 4 {
-		t.Errorf("got %d warnings, want 3 or 4, one for each state of the files: %v", got, seen.All())
+		t.Errorf("files that cannot be used: got %d warnings, want 3 or 4, one for each state of the files: %v", got, seen.All())
 	}
 
 	f.trusts(now)

@@ -15,10 +15,10 @@ func TestBackoffIsCappedAndGrows(t *testing.T) {
 	for attempt := range 2000 {
 		d := wait.Backoff(lo, hi, attempt)
 		if d < lo/2 || d > hi {
-			t.Fatalf("attempt %d: got %v, want %v to %v", attempt, d, lo/2, hi)
+			t.Fatalf("Backoff for attempt %d: got %v, want %v to %v", attempt, d, lo/2, hi)
 		}
 		if attempt > 10 && d < hi/2 {
-			t.Fatalf("attempt %d: got %v, want at least %v", attempt, d, hi/2)
+			t.Fatalf("Backoff for attempt %d: got %v, want at least %v", attempt, d, hi/2)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func read(r *yamldoc.Reader, keys ...string) string {
 func TestAliasHasItsOwnPlace(t *testing.T) {
 	r := yamldoc.Parse([]byte("a: &a 1\nlist:\n  - *a\n"))
 	if got := read(r, "a"); got != "a=1 !!int; list[0]=1 !!int" {
-		t.Errorf(`got %q and problems %v, want "a=1 !!int; list[0]=1 !!int" and none`, got, r.Problems)
+		t.Errorf(`reading a document with an alias: got %q and problems %v, want "a=1 !!int; list[0]=1 !!int" and none`, got, r.Problems)
 	}
 	if got := r.Places["list[0]"].String(); got != "line 3, column 5" {
 		t.Errorf(`place of the alias: got %q, want "line 3, column 5"`, got)
@@ -45,10 +45,10 @@ func TestExpandsOnce(t *testing.T) {
 		return text + "7", nil
 	}
 	if got := read(r, "a", "b", "bad"); got != "a=17 !!int; b=17 !!int; list[0]=17 !!int; list[1]=17 !!str; bad=! !!str" {
-		t.Errorf(`got %s, want "a=17 !!int; b=17 !!int; list[0]=17 !!int; list[1]=17 !!str; bad=! !!str"`, got)
+		t.Errorf(`reading a document with variables: got %s, want "a=17 !!int; b=17 !!int; list[0]=17 !!int; list[1]=17 !!str; bad=! !!str"`, got)
 	}
 	if got := r.Problems.String(); got != "line 4, column 6: bad: no such variable" {
-		t.Errorf(`got %s, want "line 4, column 6: bad: no such variable"`, got)
+		t.Errorf(`the problems of a document with a missing variable: got %s, want "line 4, column 6: bad: no such variable"`, got)
 	}
 }
 
@@ -77,7 +77,7 @@ func TestAddFindsPlaces(t *testing.T) {
   line 3, column 5: list[1].name: missing
   line 4, column 1: other: unknown key "other"; expected one of list`
 	if got := r.Problems.String(); got != want {
-		t.Errorf("got %s, want %s", got, want)
+		t.Errorf("the problems after Add: got %s, want %s", got, want)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	r := yamldoc.Parse([]byte(doc.String()))
 	read(r)
 	if len(r.Problems) != 100 {
-		t.Errorf("got %d problems, want at most 100", len(r.Problems))
+		t.Errorf("a document with many unknown keys: got %d problems, want at most 100", len(r.Problems))
 	}
 }
 
@@ -108,7 +108,7 @@ func TestInvalidDocuments(t *testing.T) {
 		r := yamldoc.Parse([]byte(doc))
 		read(r, "a")
 		if got := r.Problems.String(); got != want {
-			t.Errorf("%q: got problems %q, want %q", doc, got, want)
+			t.Errorf("the document %q: got problems %q, want %q", doc, got, want)
 		}
 	}
 }

@@ -42,11 +42,11 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 		prove(f, other)
 		held := fill(f, stuck)
 		if len(held) != 5 {
-			t.Fatalf("got %d messages for one queue, want 5, half of the window", len(held))
+			t.Fatalf("a full window with one queue: got %d messages, want 5, half of the window", len(held))
 		}
 		busy := fill(f, other)
 		if len(busy) != 5 {
-			t.Fatalf("got %d messages for the other queue, want 5", len(busy))
+			t.Fatalf("the rest of the window for the other queue: got %d messages, want 5", len(busy))
 		}
 		for _, s := range busy {
 			f.leave(s, taken)
@@ -56,7 +56,7 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 		prove(f, third)
 		all := append(fill(f, other), fill(f, third)...)
 		if len(all) != 10 {
-			t.Fatalf("got %d messages for other queues while one queue is stuck, want all 10", len(all))
+			t.Fatalf("the window while one queue is stuck: got %d messages for two other queues, want all 10", len(all))
 		}
 		for _, s := range all {
 			f.leave(s, taken)
@@ -68,7 +68,7 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 			_, err := f.Enter(ctx, stuck, windowBytes)
 			cancel()
 			if e, ok := errors.AsType[*StuckError](err); !ok || e.Queue != "stuck" || time.Since(e.Since) < stuckAfter || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf(`got %v, want context.DeadlineExceeded and a *StuckError with Queue = "stuck" and Since at least %v ago`,
+				t.Errorf(`Enter for a stuck queue: got %v, want context.DeadlineExceeded and a *StuckError with Queue = "stuck" and Since at least %v ago`,
 					err, stuckAfter)
 			}
 			texts[fmt.Sprint(err)] = true
@@ -79,13 +79,13 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 		f.leave(held[0], taken)
 		now := fill(f, stuck)
 		if len(now) != 1 {
-			t.Errorf("got %d messages for the queue after one confirm, want 1, because 4 of 5 are still in flight", len(now))
+			t.Errorf("the stuck queue after one confirm: got %d messages in the window, want 1, because 4 of 5 are still in flight", len(now))
 		}
 		for _, s := range append(held[1:], now...) {
 			f.leave(s, taken)
 		}
 		if n := len(fill(f, stuck)); n != 5 {
-			t.Errorf("got %d messages for the queue after all confirms, want 5", n)
+			t.Errorf("the stuck queue after all confirms: got %d messages in the window, want 5", n)
 		}
 	})
 }
@@ -179,7 +179,7 @@ func TestWindowForgetsIdleQueues(t *testing.T) {
 		prove(f, into(f, "q", fmt.Sprint(i)))
 	}
 	if len(f.routes) > maxRoutes || len(f.lanes) != 1 {
-		t.Errorf("got %d routes and %d lanes, want at most %d routes and 1 lane", len(f.routes), len(f.lanes), maxRoutes)
+		t.Errorf("the window after a message to each of many routes: got %d routes and %d lanes, want at most %d routes and 1 lane", len(f.routes), len(f.lanes), maxRoutes)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestWindowStateNeedsNoLock(t *testing.T) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.InFlight() == 0 || len(f.Stuck()) != 1 {
-			t.Errorf("got %d messages in flight and stuck queues %v, want at least 1 message and one queue", f.InFlight(), f.Stuck())
+			t.Errorf("while the window's lock is held: got %d messages in flight and stuck queues %v, want at least 1 message and one queue", f.InFlight(), f.Stuck())
 		}
 	})
 }
@@ -221,7 +221,7 @@ func TestStuckTrialIsProbed(t *testing.T) {
 		f.leave(lost, taken) // the confirm of the first message is late
 		f.leave(next, taken)
 		if n := e.route.trial; n != 0 || f.InFlight() != 0 {
-			t.Errorf("got %d messages on the trial channel and %d in flight, want 0 and 0", n, f.InFlight())
+			t.Errorf("after all confirms: got %d messages on the trial channel and %d in flight, want 0 and 0", n, f.InFlight())
 		}
 	})
 }

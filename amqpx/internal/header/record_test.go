@@ -15,7 +15,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 		p.Headers = own
 	}
 	if list := FailedAttempts(p.Headers); len(list) != maxAttemptLog {
-		t.Fatalf("got %d recorded attempts, want %d", len(list), maxAttemptLog)
+		t.Fatalf("FailedAttempts: got %d recorded attempts, want %d", len(list), maxAttemptLog)
 	}
 }
 

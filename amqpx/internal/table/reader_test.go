@@ -84,7 +84,7 @@ func TestReader(t *testing.T) {
 		out := bufio.NewReaderSize(NewReader(fromReader{nil, src}), rapid.SampledFrom([]int{16, 4096}).Draw(t, "buffer"))
 		got, err := io.ReadAll(out)
 		if err != nil || cut == 0 && !bytes.Equal(got, want) {
-			t.Fatalf("got %d bytes, %v, want the %d expected bytes and no error:\ngot  %.200q\nwant %.200q", len(got), err, len(want), got, want)
+			t.Fatalf("reading through the Reader: got %d bytes, %v, want the %d expected bytes and no error:\ngot  %.200q\nwant %.200q", len(got), err, len(want), got, want)
 		}
 	})
 }
@@ -109,7 +109,7 @@ func BenchmarkReadable(b *testing.B) {
 				}
 				r := bufio.NewReader(with(fromReader{nil, bytes.NewReader(stream)}))
 				if n, err := io.Copy(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{r}); err != nil || int(n) != len(stream) {
-					b.Fatalf("got %d bytes, %v, want %d and no error", n, err, len(stream))
+					b.Fatalf("copying through the Reader: got %d bytes, %v, want %d and no error", n, err, len(stream))
 				}
 			}
 		})

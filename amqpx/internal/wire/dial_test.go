@@ -147,10 +147,10 @@ func TestDialErrorNamesTheServer(t *testing.T) {
 			_, err := Dial(t.Context(), t.Context(), to(c.scheme+"://shop:hunter2@"+c.address+"/nope", 10*time.Second), "")
 			e, ok := errors.AsType[*failedError](err)
 			if !ok || !strings.HasPrefix(err.Error(), "connect to "+c.address+": "+c.want) || e.Final != c.final {
-				t.Fatalf("got %v (%+v), want the reason %q and Final = %t", err, e, c.want, c.final)
+				t.Fatalf("Dial: got %v (%+v), want the reason %q and Final = %t", err, e, c.want, c.final)
 			}
 			if strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("got %v, want an error without the password", err)
+				t.Errorf("Dial: got %v, want an error without the password", err)
 			}
 		})
 	}
@@ -168,7 +168,7 @@ func TestDisconnectIsNotAFrameError(t *testing.T) {
 		a.first.heard, a.first.err = []byte(saysStart), said
 		err := a.explain(t.Context(), &amqp.Error{Code: amqp.FrameError, Reason: said.Error()})
 		if e, ok := errors.AsType[*failedError](err); !ok || e.Reason != want || e.Final {
-			t.Errorf("got %v, want a *failedError with Reason = %q and Final = false", err, want)
+			t.Errorf("the explanation of a frame error after a disconnect: got %v, want a *failedError with Reason = %q and Final = false", err, want)
 		}
 	}
 }

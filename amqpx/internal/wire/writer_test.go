@@ -53,7 +53,7 @@ func TestWriterDeliversAllWrites(t *testing.T) {
 	}
 	all := <-got
 	if len(all) != writers*each*size {
-		t.Fatalf("got %d bytes, want %d", len(all), writers*each*size)
+		t.Fatalf("the peer received %d bytes, want %d", len(all), writers*each*size)
 	}
 	next := [writers]int{}
 	for i := 0; i < len(all); i += size {

@@ -122,7 +122,7 @@ func TestQueueDelaysByItsTTL(t *testing.T) {
 		}
 		w.pass(time.Duration(ttl) * time.Millisecond)
 		if len(w.got) != len(gaps) || hold.Ready() != 0 {
-			t.Fatalf("got %d messages delivered and %d left, want %d and 0", len(w.got), hold.Ready(), len(gaps))
+			t.Fatalf("after the TTL of all messages: got %d messages delivered and %d left, want %d and 0", len(w.got), hold.Ready(), len(gaps))
 		}
 		for i, a := range w.got {
 			if a.Message.MessageId != strconv.Itoa(i) || !a.at.Equal(due[i]) {
@@ -197,7 +197,7 @@ func TestAtLeastOnceNeedsRejectPublish(t *testing.T) {
 	w.publish(t, "hold", amqp.Publishing{})
 	w.pass(time.Second)
 	if q.Dying() != 0 || q.Ready() != 0 {
-		t.Errorf("got %d dead letters and %d ready messages, want 0 and 0", q.Dying(), q.Ready())
+		t.Errorf("queue with at-least-once dead-lettering but without reject-publish: got %d dead letters and %d ready messages, want 0 and 0", q.Dying(), q.Ready())
 	}
 }
 
@@ -313,7 +313,7 @@ func TestConsumersConserve(t *testing.T) {
 				ids[h.message.MessageId] = true
 			}
 			if len(ids) != published-acked || q.Ready()+q.Unacked() != len(ids) || len(q.Messages()) != q.Ready() {
-				t.Fatalf("got %d ready and %d unacknowledged messages with %d different IDs, want %d, as %d were published and %d acknowledged",
+				t.Fatalf("queue after random operations: got %d ready and %d unacknowledged messages with %d different IDs, want %d, as %d were published and %d acknowledged",
 					q.Ready(), q.Unacked(), len(ids), published-acked, published, acked)
 			}
 		}
@@ -367,8 +367,11 @@ func TestNativeDelays(t *testing.T) {
 			t.Errorf("message %d: got %+v, want Rejected = %t", i, out, i == 2)
 		}
 	}
-	if q.Ready() != 0 || q.Delayed() != 2 || q.Purge() != 0 || q.Delayed() != 0 {
-		t.Errorf("got %d ready and %d delayed messages after the purge, want 0 and 0; before it, want 0 and 2", q.Ready(), q.Delayed())
+	if q.Ready() != 0 || q.Delayed() != 2 {
+		t.Errorf("before Purge: got %d ready and %d delayed messages, want 0 and 2", q.Ready(), q.Delayed())
+	}
+	if n := q.Purge(); n != 0 || q.Delayed() != 0 {
+		t.Errorf("Purge: got %d ready messages deleted and %d delayed messages left, want 0 and 0", n, q.Delayed())
 	}
 	w.publish(t, "q", later)
 	w.pass(59 * time.Second)

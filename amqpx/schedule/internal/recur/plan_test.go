@@ -21,7 +21,7 @@ func TestOccurrencesAreCreatedAhead(t *testing.T) {
 	c.expect("b", "2026-01-02T07:00:21Z pending", "2026-01-02T07:00:41Z pending", "2026-01-02T07:01:01Z pending")
 	c.pass(10 * time.Minute)
 	if list := c.tasks("b"); len(list) < 31 || len(list) > 33 {
-		t.Errorf("got %d tasks after ten minutes, want 31 to 33", len(list))
+		t.Errorf("after ten minutes: got %d tasks, want 31 to 33", len(list))
 	}
 	if err := c.tryAdd(rows.Schedule{Name: "b", Every: time.Second, Task: toQ()}); !errors.Is(err, ErrExists) {
 		t.Errorf("adding a second recurring task with the same name: got %v, want ErrExists", err)

@@ -87,10 +87,10 @@ func TestCheckSendable(t *testing.T) {
 	err := c.tryAdd(rows.Schedule{Name: "a", Cron: "@daily", Task: toQ()})
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
-		t.Fatalf("got %v, want an *Error", err)
+		t.Fatalf("adding a schedule whose task cannot be sent: got %v, want an *Error", err)
 	}
 	if e.Problems[0].Reason != "is not listed" {
-		t.Errorf(`got %v, want the first problem to have the reason "is not listed"`, err)
+		t.Errorf(`adding a schedule whose task cannot be sent: got %v, want the first problem to have the reason "is not listed"`, err)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestBucketSpacesTasks(t *testing.T) {
 				i++
 			}
 			if j-i+1 > most {
-				t.Fatalf("got %d tasks within a second, want at most %d", j-i+1, most)
+				t.Fatalf("the bucket: got %d tasks within a second, want at most %d", j-i+1, most)
 			}
 		}
 	})

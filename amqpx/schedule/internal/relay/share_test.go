@@ -55,7 +55,7 @@ func TestSharesAreFair(t *testing.T) {
 			}
 		}
 		if sum != min(n, wanted) {
-			t.Fatalf("got %d rows shared among lanes that request %v, want %d", sum, most, min(n, wanted))
+			t.Fatalf("shares: got %d rows in total for lanes that request %v, want %d", sum, most, min(n, wanted))
 		}
 	})
 }

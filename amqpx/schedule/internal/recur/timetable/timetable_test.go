@@ -169,7 +169,7 @@ func TestEvery(t *testing.T) {
 		n++
 	}
 	if n != 16 {
-		t.Errorf("got %d occurrences in 24 hours, want 16", n)
+		t.Errorf("one day of the timetable: got %d occurrences, want 16", n)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestBounds(t *testing.T) {
 		got = append(got, at)
 	}
 	if differ(got, want) >= 0 {
-		t.Errorf("got %s, want %s", got, want)
+		t.Errorf("all occurrences from 1 January on: got %s, want %s", got, want)
 	}
 	if got := table.Latest(day(1), day(7), 2); differ(got, want[1:3]) >= 0 {
 		t.Errorf("Latest with a limit of 2: got %s, want %s", got, want[1:3])

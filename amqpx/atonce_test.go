@@ -51,7 +51,7 @@ func TestDueNowToAnExchange(t *testing.T) {
 		}
 		m.Holds("audit", 30, 0)
 		if got := m.routeQueues(); len(got) > 0 {
-			t.Errorf("got the route queues %v, want none", got)
+			t.Errorf("after sends of messages that are due: got the route queues %v, want none", got)
 		}
 		var got collector
 		c.consume("audit", got.handle, amqpx.WithConcurrency(1))
@@ -63,8 +63,8 @@ func TestDueNowToAnExchange(t *testing.T) {
 	})
 }
 
-// Without a delay, Send refuses the same destinations as with one, and returns ErrUnroutable for a message that no
-// queue would receive.
+// Send refuses the same destinations for a message without a delay as for one with a delay. It returns ErrUnroutable
+// for a message that no queue would receive.
 func TestDueNowIsRefused(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.events()
@@ -84,16 +84,16 @@ func TestDueNowIsRefused(t *testing.T) {
 			err := test.client.Send(t.Context(), amqpx.Message{Exchange: test.exchange, RoutingKey: "k"})
 			took := time.Since(began)
 			if !errors.Is(err, test.want) {
-				t.Errorf("%s: got %v, want %v", name, err, test.want)
+				t.Errorf("%s: Send returned %v, want %v", name, err, test.want)
 			}
 			if took > time.Second {
-				t.Errorf("%s: got %v after %v, want it within 1s", name, err, took)
+				t.Errorf("%s: Send returned %v after %v, want an answer within 1s", name, err, took)
 			}
 		}
 	})
 }
 
-// While one queue behind the exchange refuses a message, the other queues receive a few copies, and not one for each
+// While one queue behind the exchange refuses a message, the other queues receive only a few copies rather than one per
 // attempt.
 func TestDueNowWhileAQueueRefuses(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {

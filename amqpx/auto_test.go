@@ -62,12 +62,12 @@ func TestAutoContainsItsParts(t *testing.T) {
 	for _, part := range []amqpx.Strategy{cfg.Bucket, cfg.TTL} {
 		for _, q := range part.Topology().Queues {
 			if _, ok := a.Topology().Queue(q.Name); !ok {
-				t.Errorf("got no queue %s in the topology, want it, because %s needs it", q.Name, part.Name())
+				t.Errorf("the topology has no queue %s, want it, because %s needs it", q.Name, part.Name())
 			}
 		}
 	}
 	if got := len(a.Bindings(topology.Destination{Queue: "q"})); got != 2 {
-		t.Errorf("%d bindings per destination, want 2, one for each strategy", got)
+		t.Errorf("Bindings returned %d bindings, want 2, one for each strategy", got)
 	}
 	if _, err := a.Route(topology.Destination{Queue: "q"}, a.MaxDelay()+time.Second, 0); !errors.Is(err, topology.ErrDelay) {
 		t.Errorf("Route with a delay above MaxDelay: got %v, want topology.ErrDelay", err)
@@ -80,8 +80,8 @@ func TestAutoNeedsABucket(t *testing.T) {
 	}
 }
 
-// The auto strategy uses the queue of a declared delay, the plugin for delays in its range, and the
-// buckets otherwise. Each message arrives when it is due.
+// The auto strategy uses the queue of a declared delay, the plugin for delays in its range, and the buckets otherwise.
+// Each message arrives when it is due.
 func TestAuto(t *testing.T) {
 	plugged, err := plugin.New(plugin.Config{})
 	if err != nil {

@@ -50,8 +50,8 @@ func TestSendBatch(t *testing.T) {
 	})
 }
 
-// Messages with the same delay keep their order when their queue's messages move from the trial channel to the shared
-// one.
+// A queue's messages are published on a trial channel until one is confirmed, and then on a shared channel. Messages
+// with the same delay keep their order when their queue moves to the shared channel.
 func TestOrderAcrossChannels(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// These benchmarks measure what a message costs in this process. `make bench` measures the cost of
-// the broker.
+// These benchmarks measure what a message costs in this process. `make bench` measures the cost of the broker.
 
 var benchBody = make([]byte, 256)
 

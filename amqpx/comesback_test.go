@@ -40,8 +40,8 @@ var comesBack = map[string]func(m *memory, c *client){
 	},
 }
 
-// A message that was only held is not lost, however many times it returns to its queue and whatever the queue's limit
-// is. It is handled unchanged when it is due.
+// A message that was only held until its due time is not lost, however many times it returns to its queue and whatever
+// the queue's limit is. It is handled unchanged when it is due.
 func TestHeldMessageIsNotLost(t *testing.T) {
 	for name, back := range comesBack {
 		// After several connection losses, a client takes seconds to reconnect. A limit of 1 leaves room for one return
@@ -71,7 +71,7 @@ func TestHeldMessageIsNotLost(t *testing.T) {
 					}
 					after(time.Minute)
 					if at := fmt.Sprint(got.since(began)); at != "map[delayed:[1m5s] straight:[55s]]" {
-						t.Errorf("handled after %s, want map[delayed:[1m5s] straight:[55s]]", at)
+						t.Errorf("the messages were handled after %s, want map[delayed:[1m5s] straight:[55s]]", at)
 					}
 					for _, d := range got.all() {
 						if d.Version != 7 {
@@ -159,7 +159,7 @@ func TestMessageIsNotLostBeforeProcessing(t *testing.T) {
 	}
 }
 
-// A message that waits for a slot is not lost.
+// A message that waits until a handler is free is not lost, however many times it returns to its queue.
 func TestWaitingMessageIsNotLost(t *testing.T) {
 	for name, back := range comesBack {
 		t.Run(name, func(t *testing.T) {
@@ -192,14 +192,15 @@ func TestWaitingMessageIsNotLost(t *testing.T) {
 					}
 				}
 				if len(seen) != 3 {
-					t.Errorf("handled the messages %v, want three", seen)
+					t.Errorf("the messages %v were handled, want three", seen)
 				}
 			})
 		})
 	}
 }
 
-// A renewed message is not an hour late, even if the shortest delay of the strategy is an hour.
+// A message that is renewed, which means replaced by a copy, is not an hour late, even if the shortest delay of the
+// strategy is an hour.
 func TestRenewalIsNotLateByLongSteps(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		hours, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
@@ -220,7 +221,7 @@ func TestRenewalIsNotLateByLongSteps(t *testing.T) {
 		for range maxReturns + 2 { // another program returns the message to the queue
 			d, ok, err := ch.Get("q", false)
 			if err != nil || !ok {
-				t.Fatalf("basic.get: got message %t, error %v, want a message", ok, err)
+				t.Fatalf("basic.get: got a message: %t, error %v, want a message and no error", ok, err)
 			}
 			if err := d.Nack(false, true); err != nil {
 				t.Fatal(err)
@@ -250,7 +251,7 @@ func TestRenewalDoesNotHideAKiller(t *testing.T) {
 		m.Holds("q.dead", 1, 0)
 		m.Holds("q", 0, 0)
 		if runs < 150 || runs > 250 {
-			t.Errorf("handled %d times, want 150 to 250", runs)
+			t.Errorf("the message was handled %d times, want 150 to 250", runs)
 		}
 	})
 }
@@ -278,7 +279,7 @@ func TestHeldMessageComesBackInTime(t *testing.T) {
 			other.consume("q", got.handle)
 			after(time.Minute)
 			if at := fmt.Sprint(got.since(began)); at != "map[delayed:[12.345s] instant:[12s] straight:[9.3s]]" {
-				t.Errorf("handled after %s, want map[delayed:[12.345s] instant:[12s] straight:[9.3s]]", at)
+				t.Errorf("the messages were handled after %s, want map[delayed:[12.345s] instant:[12s] straight:[9.3s]]", at)
 			}
 		})
 	}
@@ -300,7 +301,7 @@ func TestComesBackWithoutPermissions(t *testing.T) {
 		other.consume("q", got.handle)
 		after(time.Minute)
 		if at := got.since(began)["x"]; len(at) != 1 || at[0] < 15*time.Second || at[0] > 20*time.Second {
-			t.Errorf("handled after %v, want once, after 15s to 20s", at)
+			t.Errorf("the message was handled after %v, want once, after 15s to 20s", at)
 		}
 	})
 }
@@ -406,8 +407,8 @@ func TestBacklogOfShortDelaysIsNotHeld(t *testing.T) {
 	}
 }
 
-// If a consumer's clock is ahead by less than 2 s, which is allowed, messages are early by less than
-// 2 s. If it is ahead by more, no message is early.
+// If a consumer's clock is ahead by less than 2 s, which is allowed, messages are early by less than 2 s. If it is
+// ahead by more, no message is early.
 func TestEarlyByAClockAhead(t *testing.T) {
 	for _, ms := range []int{1900, 2100, 2500, 2900, 3500, 3600000} {
 		ahead := time.Duration(ms) * time.Millisecond
@@ -435,7 +436,7 @@ func TestEarlyByAClockAhead(t *testing.T) {
 				}
 			}
 			if n := len(got.all()); n != 100 {
-				t.Errorf("handled %d messages, want 100", n)
+				t.Errorf("%d messages were handled, want 100", n)
 			}
 		})
 	}

@@ -36,11 +36,11 @@ func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 		"SendTimeout is", "RecheckInterval is", "MaxInFlight is", "MaxBody is", "HeldBytes is", "Destinations[0].Retry:",
 	} {
 		if !strings.Contains(text, " "+field) {
-			t.Errorf("got this error, want %q in it:\n%s", " "+field, text)
+			t.Errorf("Validate: got this error, want %q in it:\n%s", " "+field, text)
 		}
 	}
 	if strings.Contains(text, "s3cret") {
-		t.Errorf("got this error, want it without the password:\n%s", text)
+		t.Errorf("Validate: got this error, want it without the password:\n%s", text)
 	}
 }
 
@@ -63,6 +63,6 @@ func TestDestinationsOfTheConfig(t *testing.T) {
 		}
 	}
 	if n := strings.Count(text, "Destinations["); n != 5 {
-		t.Errorf("%d indices in the error, want 5: %s", n, text)
+		t.Errorf("Validate: the error has %d indices, want 5: %s", n, text)
 	}
 }

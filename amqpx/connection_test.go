@@ -28,7 +28,7 @@ func TestConnectionsComeBack(t *testing.T) {
 		}
 		k.stop()
 		if ids := got.ids(); !slices.Equal(ids, []string{"0", "1", "2"}) {
-			t.Errorf("handled %v, want [0 1 2]", ids)
+			t.Errorf("the messages %v were handled, want [0 1 2]", ids)
 		}
 		after(2 * time.Minute) // the connection for declarations is closed when it is idle
 		if names := slices.Sorted(slices.Values(m.connections(""))); !slices.Equal(names, []string{"orders consume", "orders publish"}) {
@@ -73,13 +73,13 @@ func TestBlocked(t *testing.T) {
 		}
 		after(10 * time.Second)
 		if ids := got.ids(); !slices.Equal(ids, []string{"before"}) {
-			t.Errorf(`handled %q during the alarm, want ["before"]`, ids)
+			t.Errorf(`during the alarm, the messages %q were handled, want ["before"]`, ids)
 		}
 		time.AfterFunc(20*time.Second, m.Unblock)
 		c.mustSend(amqpx.Message{ID: "waited", Queue: "q"})
 		after(time.Second)
 		if ids := got.ids(); !slices.Equal(ids, []string{"before", "waited"}) {
-			t.Errorf(`handled %q, want ["before" "waited"]`, ids)
+			t.Errorf(`the messages %q were handled, want ["before" "waited"]`, ids)
 		}
 		k.stop()
 		if states := o.saw().states; !slices.Contains(states, "publish blocked") || !slices.Contains(states, "publish unblocked") {

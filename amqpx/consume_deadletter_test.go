@@ -70,7 +70,7 @@ func TestNoPlaceForAFailedMessage(t *testing.T) {
 				c.mustSend(amqpx.Message{ID: "bad", Queue: "q"}, amqpx.Message{ID: "good", Queue: "q"})
 				after(time.Second)
 				if ids := got.ids(); !slices.Equal(ids, []string{"first", "bad", "good"}) {
-					t.Errorf("handled %v while another message is stuck, want [first bad good]", ids)
+					t.Errorf("while another message was stuck, the messages %v were handled, want [first bad good]", ids)
 				}
 				before := o.saw().sends
 				after(10 * time.Minute)
@@ -102,7 +102,7 @@ func TestPoison(t *testing.T) {
 				for range looks {
 					d, ok, err := m.Channel().Get("q", false)
 					if err != nil || !ok {
-						t.Fatalf("basic.get: got message %t, error %v, want a message", ok, err)
+						t.Fatalf("basic.get: got a message: %t, error %v, want a message and no error", ok, err)
 					}
 					if err := d.Nack(false, true); err != nil {
 						t.Fatal(err)
@@ -115,12 +115,12 @@ func TestPoison(t *testing.T) {
 				handled, dead := len(got.all()), m.State("q.dead").Messages
 				if want == "handled" {
 					if handled != 1 || len(dead) != 0 {
-						t.Errorf("handled %d times, dead letters %v, want once and no dead letters", handled, dead)
+						t.Errorf("the message was handled %d times, and the dead letters are %v, want once and no dead letters", handled, dead)
 					}
 					return
 				}
 				if handled != 0 || len(dead) != 1 || dead[0].Headers[amqpx.HeaderReason] != inspect.ReasonDeliveries {
-					t.Errorf("handled %d times, dead letters %v, want 0, and one dead letter with the reason \"deliveries\"",
+					t.Errorf("the message was handled %d times, and the dead letters are %v, want 0, and one dead letter with the reason \"deliveries\"",
 						handled, dead)
 				}
 			})
@@ -128,8 +128,7 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// A delivery count that a publisher wrote does not dead-letter a message, whether or not the queue
-// replaces the count.
+// A delivery count that a publisher wrote does not dead-letter a message, whether or not the queue replaces the count.
 func TestForgedDeliveryCount(t *testing.T) {
 	for _, kind := range []string{"classic", "quorum"} {
 		for _, redelivered := range []bool{false, true} {
@@ -141,7 +140,7 @@ func TestForgedDeliveryCount(t *testing.T) {
 					}
 					if redelivered {
 						if d, ok, err := m.Channel().Get("q", false); err != nil || !ok || d.Nack(true, true) != nil {
-							t.Fatalf("basic.get: got message %t, error %v, want a message that can be requeued", ok, err)
+							t.Fatalf("basic.get: got a message: %t, error %v, want a message that can be requeued", ok, err)
 						}
 					}
 					c := m.open(amqpx.Config{})

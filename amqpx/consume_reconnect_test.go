@@ -62,7 +62,7 @@ func TestConsumerContinues(t *testing.T) {
 		after(6 * time.Hour)
 		k.stop()
 		if ids := got.ids(); !slices.Equal(ids, []string{"one", "slow", "slow"}) {
-			t.Errorf(`handled %q, want ["one" "slow" "slow"]`, ids)
+			t.Errorf(`the messages %q were handled, want ["one" "slow" "slow"]`, ids)
 		}
 		m.Holds("q", 0, 0)
 	})

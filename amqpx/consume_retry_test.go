@@ -77,12 +77,12 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 			outcomes[outcome]++
 		}
 		if want := map[amqpx.Outcome]int{amqpx.OutcomeAcked: 1, amqpx.OutcomeRetried: 5, amqpx.OutcomeDeadLettered: 3}; !maps.Equal(outcomes, want) {
-			t.Errorf("outcomes %v, want %v", outcomes, want)
+			t.Errorf("got the outcomes %v, want %v", outcomes, want)
 		}
 	})
 }
 
-// Reject and RetryIn also work when their errors are wrapped or joined, and RetryIn with any delay.
+// Reject and RetryIn work even if their errors are wrapped or joined. RetryIn works with any delay.
 func TestFatesInsideErrors(t *testing.T) {
 	no := errors.New("no")
 	for name, test := range map[string]struct {
@@ -107,7 +107,7 @@ func TestFatesInsideErrors(t *testing.T) {
 				c.mustSend(amqpx.Message{Queue: "q"})
 				after(time.Second)
 				if q := m.State(test.in); q.Ready+q.Unacked != 1 {
-					t.Errorf("%d messages in %s, want 1", q.Ready+q.Unacked, test.in)
+					t.Errorf("%d messages are in %s, want 1", q.Ready+q.Unacked, test.in)
 				}
 				k.stop()
 			})
@@ -115,8 +115,7 @@ func TestFatesInsideErrors(t *testing.T) {
 	}
 }
 
-// A handler that ends its goroutine, as t.FailNow does in a user's test, affects only its own
-// attempt.
+// A handler that ends its goroutine, as t.FailNow does in a user's test, affects only its own attempt.
 func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -139,8 +138,8 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 }
 
 // If the broker has taken a message back from a handler, that handler's retry is not published. The broker delivers the
-// message again anyway, and otherwise each delivery would start another chain of retries. Since 4.3 the redelivery is
-// replaced by the second attempt.
+// message again anyway, and otherwise each delivery would start another chain of retries. On RabbitMQ 4.3, the
+// redelivery counts as the second attempt, which is published as a new message.
 func TestNoRetryOfALostDelivery(t *testing.T) {
 	for version, want := range map[string][]int{"3.10.8": {1, 1}, "4.0.5": {1, 1}, "4.3.0": {1, 2}} {
 		inMemoryOf(t, amqptest.Options{Version: version, ConsumerTimeout: time.Minute}, func(t *testing.T, m *memory) {
@@ -156,10 +155,10 @@ func TestNoRetryOfALostDelivery(t *testing.T) {
 			c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
 			after(time.Hour)
 			if attempts := got.attempts(); !slices.Equal(attempts, want) {
-				t.Errorf("%s: attempts %v, want %v", version, attempts, want)
+				t.Errorf("RabbitMQ %s: got the attempts %v, want %v", version, attempts, want)
 			}
 			if n := o.saw().sends; n != want[1] {
-				t.Errorf("%s: %d sends, want %d", version, n, want[1])
+				t.Errorf("RabbitMQ %s: %d messages were sent, want %d", version, n, want[1])
 			}
 			k.stop()
 		})
@@ -246,7 +245,7 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 				m.Publish("", "q", dead[0].Publishing)
 				after(0)
 				if n := len(got.all()); n != 4 {
-					t.Errorf("handled %d times, want 4: three attempts, and once after it was published again", n)
+					t.Errorf("the message was handled %d times, want 4: three attempts, and once after it was published again", n)
 				}
 				for i, h := range got.all() {
 					if h.Exchange != test.exchange || h.RoutingKey != test.key {

@@ -85,13 +85,13 @@ func TestConsumersOfOneQueue(t *testing.T) {
 			handled[id]++
 		}
 		if len(handled) != 201 || len(got.ids()) != 201 {
-			t.Errorf("handled %d messages in %d calls, want 201 in 201", len(handled), len(got.ids()))
+			t.Errorf("%d different messages were handled in %d calls, want 201 in 201", len(handled), len(got.ids()))
 		}
 	})
 }
 
-// A handler that runs past the broker's consumer timeout keeps one slot, however many times the
-// broker redelivers its message in the meantime.
+// A handler that runs past the broker's consumer timeout keeps one slot, however many times the broker redelivers its
+// message in the meantime.
 func TestSlowHandlerKeepsOneSlot(t *testing.T) {
 	inEachVersion(t, amqptest.Options{ConsumerTimeout: time.Minute}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

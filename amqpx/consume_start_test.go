@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A queue to which no retry could be sent is refused before anything is consumed.
+// Consume refuses a queue to which no retry could be sent, before it declares or consumes anything.
 func TestConsumeRefusesQueuesWithoutARetryRoute(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -26,11 +26,11 @@ func TestConsumeRefusesQueuesWithoutARetryRoute(t *testing.T) {
 		} {
 			err := c.Consume(t.Context(), queue, nothing)
 			if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), hint) {
-				t.Errorf("%.20s: got %v, want amqpx.ErrConfig with %q", queue, err, hint)
+				t.Errorf("Consume from %.20s: got %v, want amqpx.ErrConfig with %q", queue, err, hint)
 			}
 		}
 		if err := c.Consume(t.Context(), "q", nothing, amqpx.WithDeadLetterQueue("delay.bucket.1s")); !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("a dead-letter queue that delays: got %v, want amqpx.ErrConfig", err)
+			t.Errorf("Consume with a dead-letter queue that delays: got %v, want amqpx.ErrConfig", err)
 		}
 		if _, ok := m.Queue("q"); ok || len(m.Connections()) != 1 {
 			t.Errorf("after Consume with invalid options: queue declared: %t, %d connections; want false and 1", ok, len(m.Connections()))
@@ -60,24 +60,25 @@ func TestConsumeRefusesUnusableQueues(t *testing.T) {
 			began := time.Now()
 			err := test.client.Consume(m.within(time.Hour), test.queue, nothing)
 			if !errors.Is(err, test.is) || time.Since(began) > time.Minute {
-				t.Errorf("%s: got %v after %v, want %v and at most 1m", name, err, time.Since(began), test.is)
+				t.Errorf("%s: Consume returned %v after %v, want %v after at most 1m", name, err, time.Since(began), test.is)
 			}
 		}
 		if err := c.Consume(t.Context(), "q", nothing, amqpx.WithDeadLetterQueue("amq.dead")); !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("a reserved dead-letter queue: got %v, want amqpx.ErrConfig", err)
+			t.Errorf("Consume with a reserved dead-letter queue: got %v, want amqpx.ErrConfig", err)
 		}
 		for _, name := range []string{"a\xff", "a\nb", "a\r"} {
 			if err := c.Send(t.Context(), amqpx.Message{Queue: name}); !errors.Is(err, amqpx.ErrMessage) {
-				t.Errorf("a queue %q: got %v, want amqpx.ErrMessage", name, err)
+				t.Errorf("Send to a queue %q: got %v, want amqpx.ErrMessage", name, err)
 			}
 			if err := c.Send(t.Context(), amqpx.Message{Exchange: "amq.topic", RoutingKey: name}); !errors.Is(err, amqpx.ErrMessage) {
-				t.Errorf("a routing key %q: got %v, want amqpx.ErrMessage", name, err)
+				t.Errorf("Send with a routing key %q: got %v, want amqpx.ErrMessage", name, err)
 			}
 		}
 	})
 }
 
-// A consumer that is stopped while it starts leaves no consumer on the broker, which would keep messages from others.
+// A consumer that is stopped while it starts leaves no consumer on the broker. The broker would otherwise deliver
+// messages to a consumer that handles none.
 func TestAbandonedStart(t *testing.T) {
 	for _, method := range []string{"queue.declare", "channel.open", "basic.qos", "basic.consume"} {
 		t.Run(method, func(t *testing.T) {

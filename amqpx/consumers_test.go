@@ -76,7 +76,7 @@ func TestOptionsRefuse(t *testing.T) {
 			"WithErrorPolicy: nil; expected a function, or no option":                           amqpx.WithErrorPolicy(nil),
 		} {
 			if err := c.Consume(t.Context(), "q", acked, o, amqpx.WithPrefetch(1)); !errors.Is(err, amqpx.ErrConfig) || !strings.HasSuffix(err.Error(), want) {
-				t.Errorf("got error %v, want ErrConfig that ends in %q", err, want)
+				t.Errorf("Consume with an invalid option: got %v, want ErrConfig that ends in %q", err, want)
 			}
 		}
 		if _, ok := m.Queue("q"); ok {
@@ -98,11 +98,11 @@ func TestConsumeAllChecksFirst(t *testing.T) {
 			"ImmediateRetries is 101; it must be 0 to 100", "consume no.option: ", "option 2 of 2 is nil",
 		} {
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("got error %v, want one with %q", err, want)
+				t.Errorf("ConsumeAll: got %v, want an error with %q", err, want)
 			}
 		}
 		if _, ok := m.Queue("fine"); ok || !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("queue declared: %t, error: %v; want false and amqpx.ErrConfig", ok, err)
+			t.Errorf("after ConsumeAll: queue fine was declared: %t, error: %v; want false and amqpx.ErrConfig", ok, err)
 		}
 		if err := c.ConsumeAll(t.Context()); !errors.Is(err, amqpx.ErrConfig) {
 			t.Errorf("ConsumeAll without consumers: got %v, want ErrConfig", err)

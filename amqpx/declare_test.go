@@ -96,7 +96,7 @@ func TestDeclareConnection(t *testing.T) {
 	})
 }
 
-// guest has all permissions.
+// guest is a broker user with all permissions.
 var guest = amqptest.User{Name: "guest", Password: "guest", Configure: ".*", Write: ".*", Read: ".*"}
 
 // A client that is not allowed to declare uses existing objects, and reports missing ones.
@@ -159,14 +159,14 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 	})
 }
 
-// A missing permission is reported once, and not for each object of a layout.
+// A missing permission is reported once rather than for each object of a layout.
 func TestOneMissingPermission(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		defer m.Deny("", amqptest.PermissionConfigure, `^delay\.`)()
 		_, err := amqpx.Open(m.within(time.Minute), amqpx.Config{URL: m.URL(), Dial: m.Dial})
 		text := fmt.Sprint(err)
 		if !strings.Contains(text, "configure access to exchange 'delay.") || !strings.Contains(text, "configure this one to declare nothing") {
-			t.Errorf("got %.2000s, want an error with the refused configure access and the advice to declare nothing", text)
+			t.Errorf("Open: got %.2000s, want an error with the refused configure access and the advice to declare nothing", text)
 		}
 		// If the client library sends another operation after the first refusal, the broker may close the connection,
 		// and the error names only one object. Otherwise the error contains the number of other objects.

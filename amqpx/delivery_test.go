@@ -19,7 +19,7 @@ func TestDueSince(t *testing.T) {
 		"a message that is due immediately": {Delivery{DueAt: time.UnixMilli(0), Timestamp: sent}, sent},
 	} {
 		if got := x.d.DueSince(); !got.Equal(x.want) {
-			t.Errorf("%s: got %v, want %v", name, got, x.want)
+			t.Errorf("%s: DueSince returned %v, want %v", name, got, x.want)
 		}
 	}
 }

@@ -19,8 +19,8 @@ const laterQueue = "later.all"
 func (later) Name() string   { return "later" }
 func (later) Prefix() string { return "later" }
 
-// Topology returns the delivery exchange and the parked queue, which every strategy has, and the
-// delay queue, from which messages expire into the delivery exchange.
+// Topology returns the delivery exchange and the parked queue, which every strategy has, and the delay queue, from
+// which messages expire into the delivery exchange.
 func (later) Topology() topology.Topology {
 	t := topology.DeliveryTopology("later")
 	ttl, limit := 200*time.Millisecond, topology.NoDeliveryLimit

@@ -116,8 +116,8 @@ func ExampleClient_Consume_retry() {
 	// attempt 3 succeeded
 }
 
-// SendBatch reports the messages that failed. errors.Is distinguishes messages that were certainly
-// not sent from messages that may have been sent.
+// SendBatch reports the messages that failed. errors.Is distinguishes messages that were certainly not sent from
+// messages that may have been sent.
 func ExampleClient_SendBatch() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

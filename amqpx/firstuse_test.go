@@ -83,8 +83,7 @@ func TestFirstUseAfterOneThatWasGivenUp(t *testing.T) {
 	})
 }
 
-// Clients that start at the same time on an empty broker do not lose messages between the delay
-// queues.
+// Clients that start at the same time on an empty broker do not lose messages between the delay queues.
 func TestStartWhileAnotherClientDeclares(t *testing.T) {
 	two, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}, Resolution: 100 * time.Millisecond})
 	if err != nil {
@@ -180,8 +179,8 @@ func TestFirstUseWithoutTheLock(t *testing.T) {
 	}
 }
 
-// Before RabbitMQ 4.3 a quorum queue accepts messages before it has its TTL. Such messages would
-// stay in a route queue forever, and so would all messages behind them.
+// Before RabbitMQ 4.3 a quorum queue accepts messages before it has its TTL. Such messages would stay in a route queue
+// forever, and so would all messages behind them.
 func TestMessagesThatStayInARouteQueueAreSentOn(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		d := topology.Destination{Exchange: "events", RoutingKey: "expired"}

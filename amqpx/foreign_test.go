@@ -32,7 +32,7 @@ func TestForeignQueueIsNotDeclared(t *testing.T) {
 		c := m.open(amqpx.Config{Strategy: levels(t, dlx.LayoutCelery)})
 		err := c.Send(m.within(time.Minute), amqpx.Message{Queue: "celery", Delay: time.Second})
 		if !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "that system's programs declare the queue") {
-			t.Errorf("Send before the worker has started: got %v, want ErrDestination that says which programs declare the queue", err)
+			t.Errorf("Send before the worker has started: got %v, want ErrDestination with a text that says which programs declare the queue", err)
 		}
 		if _, there := m.Queue("celery"); there {
 			t.Error("the worker's queue was declared by Send, want no queue")
@@ -58,7 +58,7 @@ func TestForeignDelayHeader(t *testing.T) {
 		k := c.consume("Sales", func(_ context.Context, d *amqpx.Delivery) error {
 			seen = append(seen, d.Headers[foreign.HeaderNServiceBusDelay])
 			if d.Exchange != "" || d.RoutingKey != "Sales" {
-				t.Errorf(`got the exchange %q and the routing key %q, want "" and "Sales"`, d.Exchange, d.RoutingKey)
+				t.Errorf(`the delivery has the exchange %q and the routing key %q, want "" and "Sales"`, d.Exchange, d.RoutingKey)
 			}
 			switch d.Attempt {
 			case 1:
@@ -71,7 +71,7 @@ func TestForeignDelayHeader(t *testing.T) {
 		c.mustSend(amqpx.Message{Queue: "Sales", Delay: 90 * time.Second, Headers: amqp.Table{foreign.HeaderNServiceBusDelay: int32(7)}})
 		after(2 * time.Minute)
 		if len(seen) != 3 || seen[0] != int32(90) || seen[1] != int32(5) || seen[2] != int32(1) {
-			t.Errorf("got the headers %v, want 90, 5 and 1", seen)
+			t.Errorf("the deliveries have the delay headers %v, want 90, 5 and 1", seen)
 		}
 		k.stop()
 	})
@@ -84,10 +84,10 @@ func TestForeignLevelsAreNotDeaths(t *testing.T) {
 	}
 	raw := amqp.Delivery{Headers: amqp.Table{"x-death": []any{death("celery_delayed_0", "expired"), death("celery", "rejected")}}}
 	if l := inspect.ReadDeadLetter(raw, "graveyard", "delay"); l.Reason != "rejected" || l.Destination.Queue != "celery" {
-		t.Errorf(`got the reason %q and the destination %+v, want "rejected" and the queue "celery"`, l.Reason, l.Destination)
+		t.Errorf(`the worker's dead letter: got the reason %q and the destination %+v, want "rejected" and the queue "celery"`, l.Reason, l.Destination)
 	}
 	raw = amqp.Delivery{RoutingKey: strings.Repeat("0.", 27) + "1.Billing.Sales"}
 	if l := inspect.ReadDeadLetter(raw, "delay.parked", "delay"); l.Destination.Queue != "Billing.Sales" {
-		t.Errorf(`got the destination %+v of a parked message, want the queue "Billing.Sales"`, l.Destination)
+		t.Errorf(`a parked message: got the destination %+v, want the queue "Billing.Sales"`, l.Destination)
 	}
 }

@@ -163,7 +163,7 @@ func TestForwardIgnoresUserIDsInHeaders(t *testing.T) {
 		after(time.Second)
 		k.stop()
 		if !slices.Equal(users, []string{""}) {
-			t.Errorf(`got the user-ids %q, want [""]`, users)
+			t.Errorf(`the deliveries have the user-ids %q, want [""]`, users)
 		}
 	})
 }
@@ -203,7 +203,7 @@ func TestRequeueAsItIs(t *testing.T) {
 		after(time.Minute)
 		k.stop()
 		if len(came) != 4 || came[3].Sub(came[0]) < 1500*time.Millisecond {
-			t.Errorf("deliveries at %v, want 4, and at least 1500ms between the first and the last", came)
+			t.Errorf("the deliveries were at %v, want 4 of them, with at least 1500ms between the first and the last", came)
 		}
 		if got := o.saw().outcomes; !slices.Equal(got, []amqpx.Outcome{amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeAcked}) {
 			t.Errorf("got the outcomes %v, want three requeued and then one acked", got)
@@ -225,7 +225,7 @@ func TestRequeuePausesGrow(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "x", Queue: "q"})
 		after(10 * time.Minute)
 		if len(came) != 7 {
-			t.Fatalf("%d deliveries, want 7", len(came))
+			t.Fatalf("got %d deliveries, want 7", len(came))
 		}
 		first, last := came[1].Sub(came[0]), came[6].Sub(came[5])
 		if first < 500*time.Millisecond || first > time.Second || last < 5*time.Second || last > 10*time.Second {
@@ -255,7 +255,7 @@ func TestForwardedMessagesKeepTheirNewID(t *testing.T) {
 		m.Publish("", "in", amqp.Publishing{Body: []byte("x")})
 		after(time.Hour)
 		if len(ids) != 2 || ids[0] == "" || ids[0] != ids[1] {
-			t.Errorf("got the ids %q, want one non-empty id twice", ids)
+			t.Errorf("the deliveries have the ids %q, want one non-empty id twice", ids)
 		}
 	})
 }
@@ -279,7 +279,7 @@ func TestRetriesHaveTheReceivedBody(t *testing.T) {
 		after(time.Minute)
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 || string(dead[0].Body) != "sealed letter" || !slices.Equal(bodies, []string{"letter"}) {
-			t.Errorf(`handled %q, dead letters %v, want ["letter"] and one dead letter with the body "sealed letter"`, bodies, dead)
+			t.Errorf(`the handler got the bodies %q, and the dead letters are %v, want ["letter"] and one dead letter with the body "sealed letter"`, bodies, dead)
 		}
 	})
 }

@@ -57,7 +57,7 @@ func TestCheckRefusesUnreadableHeaders(t *testing.T) {
 	} {
 		err := (&Message{Queue: "q", Headers: c.headers}).Check()
 		if (c.says == "") != (err == nil) || err != nil && (!errors.Is(err, ErrMessage) || !strings.Contains(err.Error(), c.says)) {
-			t.Errorf(`%s: got %v, want ErrMessage with %q ("" means no error)`, name, err, c.says)
+			t.Errorf(`%s: Check returned %v, want ErrMessage with %q ("" means no error)`, name, err, c.says)
 		}
 	}
 }

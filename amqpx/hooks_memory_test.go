@@ -13,7 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// ways records the destination of each sent message, and for which handler's message it was sent.
+// ways records the destination of each sent message and, if its context comes from a handler, the id of the message
+// that was handled.
 type ways struct {
 	header string // value of a header that is added to each message
 
@@ -101,7 +102,7 @@ func TestHooksMakeNoMessageTooLarge(t *testing.T) {
 		}
 		for _, got := range m.State("orders").Messages {
 			if _, added := got.Headers["added"]; added || got.Headers["own"] != "kept" {
-				t.Errorf("got the headers %v, want only the message's own header", got.Headers)
+				t.Errorf("the delivery: got the headers %v, want only the message's own header", got.Headers)
 			}
 		}
 		m.Holds("orders", 2, 0)
@@ -122,7 +123,7 @@ func TestHooksDropOnlyUnsendableHeaders(t *testing.T) {
 		_, large := got["added"]
 		_, bad := got["impossible"]
 		if large || bad || got["own"] != "kept" || got["trace"] != "kept" {
-			t.Errorf("got the headers %v, want only own and trace", got)
+			t.Errorf("the delivery: got the headers %v, want only own and trace", got)
 		}
 	})
 }

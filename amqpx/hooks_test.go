@@ -12,7 +12,7 @@ import (
 
 type ctxKey struct{}
 
-// SendEnd is called for a message that is refused too, with the error.
+// SendEnd is called even for a message that is refused before it is published, and gets the error.
 func TestSendHookSeesRefusedMessages(t *testing.T) {
 	var ends []SendEnd
 	var values []any
@@ -31,7 +31,7 @@ func TestSendHookSeesRefusedMessages(t *testing.T) {
 	} {
 		ends = nil
 		if err := send(); !errors.Is(err, ErrMessage) {
-			t.Fatalf("%s: got %v, want ErrMessage", name, err)
+			t.Fatalf("%s: got the error %v, want ErrMessage", name, err)
 		}
 		for _, e := range ends {
 			if e.Err == nil || e.ID == "" {
@@ -61,7 +61,7 @@ func TestHooksAddHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h := p.headers(nil); h["tenant"] != "a" || h["traceparent"] != "one" || h[HeaderDue] != p.due || own["traceparent"] != "stale" {
-		t.Errorf(`got the headers %v and the caller's own headers %v, want tenant = "a", traceparent = "one", HeaderDue = %v, and own headers with traceparent = "stale"`,
+		t.Errorf(`prepare with a hook: got the headers %v and the caller's own headers %v, want tenant = "a", traceparent = "one", HeaderDue = %v, and own headers with traceparent = "stale"`,
 			h, own, p.due)
 	}
 }

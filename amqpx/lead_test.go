@@ -214,7 +214,7 @@ func TestLeadOfRetries(t *testing.T) {
 		k.stop()
 		at := got.since(began)["x"]
 		if fmt.Sprint(at) != "[7s 8.234s 1m8.239s]" {
-			t.Errorf("handled after %v, want [7s 8.234s 1m8.239s]", at)
+			t.Errorf("the message was handled after %v, want [7s 8.234s 1m8.239s]", at)
 		}
 	})
 }
@@ -239,11 +239,11 @@ func TestTooEarly(t *testing.T) {
 		k.stop()
 		all := got.all()
 		if len(all) != 1 {
-			t.Fatalf("handled %d times, want 1", len(all))
+			t.Fatalf("the message was handled %d times, want 1", len(all))
 		}
 		d := all[0]
 		if d.at.Before(due) || d.at.Sub(due) > time.Second || !d.DueAt.Equal(due) {
-			t.Errorf("handled at %v with the due time %v, want within 1s after %v, the unchanged due time", d.at, d.DueAt, due)
+			t.Errorf("the message was handled at %v with the due time %v, want within 1s after %v, the unchanged due time", d.at, d.DueAt, due)
 		}
 		if d.ID != "x" || d.Attempt != 3 || d.Version != 7 || string(d.Body) != "body" || d.Type != "order" || d.Headers["mine"] != "kept" {
 			t.Errorf(`the handled delivery: got %+v, want ID = "x", Attempt = 3, Version = 7, Body = "body", Type = "order" and Headers["mine"] = "kept"`, d.Delivery)
@@ -274,7 +274,7 @@ func TestTooEarlyForTTL(t *testing.T) {
 			t.Errorf("the message arrived after %v, want 20m to 31m", at)
 		}
 		if at := all[0].DueAt; at.UnixMilli() != due.UnixMilli() {
-			t.Errorf("got the due time %v, want %v", at, due)
+			t.Errorf("the message arrived with the due time %v, want %v", at, due)
 		}
 	})
 }
@@ -296,11 +296,11 @@ func TestLeadIsChecked(t *testing.T) {
 			{Strategy: ttl, Destinations: []topology.Destination{{Queue: "q", Lead: &second}}},
 		} {
 			if _, err := m.tryOpen(context.Background(), cfg); !errors.Is(err, amqpx.ErrConfig) {
-				t.Errorf("%+v: got %v, want amqpx.ErrConfig", cfg, err)
+				t.Errorf("Open with %+v: got %v, want amqpx.ErrConfig", cfg, err)
 			}
 			cfg.URL = m.URL()
 			if _, err := inspect.Rehearse(conn, cfg); !errors.Is(err, amqpx.ErrConfig) {
-				t.Errorf("a rehearsal with %+v: got %v, want amqpx.ErrConfig", cfg, err)
+				t.Errorf("Rehearse with %+v: got %v, want amqpx.ErrConfig", cfg, err)
 			}
 		}
 	})
@@ -346,7 +346,7 @@ func TestConsumersClockIsBehind(t *testing.T) {
 		m.Publish(route.Exchange, route.RoutingKey, amqp.Publishing{MessageId: "x", Timestamp: theirs, DeliveryMode: amqp.Persistent, Headers: headers})
 		after(time.Minute)
 		if at := fmt.Sprint(got.since(began)); at != "map[x:[10s]]" {
-			t.Errorf("handled after %s, want map[x:[10s]]", at)
+			t.Errorf("the messages were handled after %s, want map[x:[10s]]", at)
 		}
 		if err := c.Health(); err == nil || !strings.Contains(err.Error(), "clock: behind since") || c.Stats().ClockBehind.IsZero() {
 			t.Errorf(`Health returned %v, want an error with "clock: behind since"`, err)

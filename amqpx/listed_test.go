@@ -17,16 +17,16 @@ func TestListed(t *testing.T) {
 		{Queue: "orders.expire"}, {Queue: "orders.failed"}, {Queue: "mail.dead"}, {Exchange: "events", RoutingKey: "post.publish"},
 	} {
 		if err := c.listed(d); err != nil {
-			t.Errorf("%+v: got %v, want no error", d, err)
+			t.Errorf("listed(%+v) = %v, want no error", d, err)
 		}
 	}
 	for _, d := range []topology.Destination{{Queue: "order.expire"}, {Exchange: "events", RoutingKey: "post.publsh"}} {
 		if err := c.cfg.Listed(d); !errors.Is(err, topology.ErrDestination) {
-			t.Errorf("%+v: got %v, want topology.ErrDestination", d, err)
+			t.Errorf("Listed(%+v) = %v, want topology.ErrDestination", d, err)
 		}
 		err := c.listed(d)
 		if !errors.Is(err, topology.ErrDestination) || !strings.HasSuffix(err.Error(), "(declare: listed): orders.expire, mail, events:post.publish") {
-			t.Errorf(`%+v: got %v, want topology.ErrDestination that ends with "(declare: listed): orders.expire, mail, events:post.publish"`, d, err)
+			t.Errorf(`listed(%+v) = %v, want topology.ErrDestination that ends with "(declare: listed): orders.expire, mail, events:post.publish"`, d, err)
 		}
 	}
 	for i := range 2 * maxNamed {

@@ -56,7 +56,7 @@ func (m *memory) tidy() {
 	after(time.Minute) // a client may have been testing the broker with canaries just now
 	for _, q := range m.Queues() {
 		if strings.HasPrefix(q, "delay.canary") && slices.Contains(before, q) {
-			m.Errorf("the canary queue %s exists for more than a minute, want it deleted", q)
+			m.Errorf("the canary queue %s has existed for more than a minute, want it deleted", q)
 		}
 	}
 }

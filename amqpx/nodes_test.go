@@ -19,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// cluster consists of several in-memory brokers, which a client treats as the nodes of one.
+// cluster consists of several in-memory brokers, which a client treats as the nodes of one cluster.
 type cluster struct {
 	nodes map[string]*amqptest.Server // brokers by address
 	urls  []string
@@ -174,7 +174,7 @@ func TestLogin(t *testing.T) {
 		m.CutConnections()
 		after(time.Minute)
 		if err := c.Health(); err == nil || !strings.Contains(err.Error(), "the vault is sealed") {
-			t.Errorf(`health: got %v, want an error with "the vault is sealed"`, err)
+			t.Errorf(`Health: got %v, want an error with "the vault is sealed"`, err)
 		}
 		now.Store(&credentials{"new", "second", nil})
 		after(time.Minute)
@@ -184,7 +184,7 @@ func TestLogin(t *testing.T) {
 			users = append(users, conn.User)
 		}
 		if slices.Contains(users, "old") || len(users) != 2 {
-			t.Errorf(`got connections of the users %q, want two and none of "old"`, users)
+			t.Errorf(`the connections belong to the users %q, want two users and none of them "old"`, users)
 		}
 		if _, err := amqpx.Open(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) {
 			return "new", "wrong", nil

@@ -123,7 +123,7 @@ func TestOpenSaysWhyItWaits(t *testing.T) {
 			m.RefuseConnections()
 			_, err := m.tryOpen(m.within(test.wait), amqpx.Config{Logger: test.logger})
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "connection refused") {
-				t.Errorf(`%s: got %v, want context.DeadlineExceeded with "connection refused"`, name, err)
+				t.Errorf(`%s: Open returned %v, want context.DeadlineExceeded with "connection refused"`, name, err)
 			}
 		})
 		if text := out.String(); strings.Count(text, "\n") != test.lines || test.lines > 0 && !strings.Contains(text, "connection refused") {

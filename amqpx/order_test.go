@@ -30,7 +30,7 @@ func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
 				}
 				end := time.Now().Add(r.Delay)
 				if end.Before(last) {
-					t.Fatalf("delay %v: got a delivery %v before the previous message's, want the order of sending", delay, last.Sub(end))
+					t.Fatalf("delay %v: a message is delivered %v before the previous one, want the order of sending", delay, last.Sub(end))
 				}
 				if early := time.UnixMilli(p.due).Sub(end); early >= time.Millisecond { // a consumer holds a message that is early by less than this
 					t.Fatalf("delay %v: the message is early by %v, want less than 1ms", delay, early)
@@ -61,7 +61,7 @@ func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
 			}
 			end := time.Now().Add(r.Delay)
 			if end.Before(last) {
-				t.Fatalf("got a delivery %v before the previous message's, want the order of sending", last.Sub(end))
+				t.Fatalf("a message is delivered %v before the previous one, want the order of sending", last.Sub(end))
 			}
 			if due := time.UnixMilli(p.due); end.Before(due) || due.Before(time.Now().Add(1233*time.Millisecond)) {
 				t.Fatalf("the message is due at %v and leaves its last queue at %v, want both at least 1.233s from now (%v), and the due time not later",

@@ -14,7 +14,7 @@ import (
 )
 
 // However long an outage lasts, the errors of Send and Health have only a few different texts, so that a tool that
-// groups errors by text shows one problem and not one for each message.
+// groups errors by text shows a few problems rather than one for each message.
 func TestTextsOfAnOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		begin func(m *memory)

@@ -220,7 +220,7 @@ func TestOverrunAmongHeldMessages(t *testing.T) {
 			runs[d.ID] = append(runs[d.ID], d.Attempt)
 		}
 		if !slices.Equal(runs["39"], []int{1, 2}) || len(runs) != 40 {
-			t.Errorf("handled %d messages, message 39 in the attempts %v, want 40 messages and [1 2]", len(runs), runs["39"])
+			t.Errorf("%d messages were handled, message 39 in the attempts %v, want 40 messages and [1 2]", len(runs), runs["39"])
 		}
 	})
 }

@@ -21,7 +21,7 @@ func (c *client) wantConsumer(state amqpx.ConsumerState) {
 	c.m.Helper()
 	all := c.Stats().Consumers
 	if len(all) != 1 || all[0].State != state || !all[0].Oldest.IsZero() {
-		c.m.Errorf("got the consumers %+v, want one that is %s and has no Oldest time", all, state)
+		c.m.Errorf("Stats: got the consumers %+v, want one that is %s and has no Oldest time", all, state)
 	}
 	if err := c.Health(); err != nil {
 		c.m.Error(err)
@@ -50,7 +50,7 @@ func TestPauseOfAnotherMode(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
 		after(time.Second)
 		if ids := got.ids(); len(ids) != 1 {
-			t.Errorf("handled %v, want one message", ids)
+			t.Errorf("the messages %v were handled, want one message", ids)
 		}
 	})
 }
@@ -129,7 +129,7 @@ func TestPauseKeepsPlace(t *testing.T) {
 		c.ResumeConsuming("q")
 		after(time.Second)
 		if fmt.Sprint(order) != "[0 1 2 3 4]" {
-			t.Errorf("handled in the order %v, want [0 1 2 3 4]", order)
+			t.Errorf("the messages were handled in the order %v, want [0 1 2 3 4]", order)
 		}
 		c.pause(amqpx.PauseKeepPlace)
 		c.mustSend(amqpx.Message{ID: "5", Queue: "q"})
@@ -164,10 +164,10 @@ func TestPauseEndsWithoutConnection(t *testing.T) {
 				c.ResumeConsuming("q")
 				after(time.Second)
 				if k := c.Stats().Consumers[0]; k.State != amqpx.ConsumerDown || k.Reason == "" {
-					t.Errorf("got the consumer %+v, want it to be down, with a reason", k)
+					t.Errorf("Stats: got the consumer %+v, want it to be down, with a reason", k)
 				}
 				if err := c.Health(); err == nil || !strings.Contains(err.Error(), "consumer q: down since") {
-					t.Errorf("health: got %v, want the consumer to be down", err)
+					t.Errorf("Health: got %v, want the consumer to be down", err)
 				}
 				admit()
 				after(time.Minute)

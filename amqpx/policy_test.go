@@ -195,7 +195,7 @@ func TestJSON(t *testing.T) {
 			after(time.Minute)
 			if want == "" {
 				if !slices.Equal(got, []int{42}) {
-					t.Errorf("body %q: handled %v, want [42]", body, got)
+					t.Errorf("body %q: the orders %v were handled, want [42]", body, got)
 				}
 				return
 			}
@@ -236,7 +236,7 @@ func TestByType(t *testing.T) {
 		after(time.Minute)
 		slices.Sort(got)
 		if want := []string{"none:2", "none:2", "other:4", "other:4", "paid:1", "paid:1"}; !slices.Equal(got, want) {
-			t.Errorf("handled %v, want %v", got, want)
+			t.Errorf("the handlers got %v, want %v", got, want)
 		}
 		dl := m.deadLetterOf("q")
 		if dl.ID != "3" {

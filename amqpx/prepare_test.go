@@ -98,7 +98,7 @@ func TestPrepareRefusesImpossibleDelays(t *testing.T) {
 		{Queue: "q", DeliverAt: time.Date(292277026596, 12, 4, 15, 30, 7, 0, time.UTC)},
 	} {
 		if _, err := c.prepare(&m, nil, time.Now()); !errors.Is(err, topology.ErrDelay) {
-			t.Errorf("delay %v, at %v: got %v, want a DelayError", m.Delay, m.DeliverAt, err)
+			t.Errorf("prepare with the delay %v and the time %v: got %v, want a DelayError", m.Delay, m.DeliverAt, err)
 		}
 	}
 }
@@ -141,14 +141,14 @@ func TestDueIsNeverEarly(t *testing.T) {
 			earliest = now.Truncate(time.Millisecond)
 		}
 		if at := time.UnixMilli(due); at.Before(earliest) || at.Sub(earliest) >= time.Millisecond {
-			t.Fatalf("now %v + %v: due %v, want it within 1 ms after %v", now, delay, at, earliest)
+			t.Fatalf("dueAt, now %v + %v: got %v, want it within 1 ms after %v", now, delay, at, earliest)
 		}
 		at := now.Add(delay)
 		if got := time.UnixMilli(dueAt(&Message{DeliverAt: at}, now)); got.Before(at) || got.Sub(at) >= time.Millisecond {
-			t.Fatalf("DeliverAt %v became %v, want the next whole millisecond", at, got)
+			t.Fatalf("dueAt with DeliverAt %v: got %v, want the next whole millisecond", at, got)
 		}
 		if r := remaining(due, now); r < delay || r >= delay+2*time.Millisecond {
-			t.Fatalf("remaining = %v, want at least %v and less than %v", r, delay, delay+2*time.Millisecond)
+			t.Fatalf("remaining: got %v, want at least %v and less than %v", r, delay, delay+2*time.Millisecond)
 		}
 	})
 }
@@ -226,7 +226,7 @@ func TestNewIDIsUUIDv7(t *testing.T) {
 		}
 		sec, nsec := u.Time().UnixTime()
 		if got := time.Unix(sec, nsec).UnixMilli(); got != now.UnixMilli() {
-			t.Fatalf("%s: time %d, want %d", id, got, now.UnixMilli())
+			t.Fatalf("id %s: got the time %d, want %d", id, got, now.UnixMilli())
 		}
 		if seen[id] {
 			t.Fatalf("got id %s a second time, want unique ids", id)

@@ -51,7 +51,7 @@ func TestPriorityProblem(t *testing.T) {
 			t.Errorf("%s, %s, priority %d: got %v, want an error: %t", test.broker, test.strategy.Name(), test.priority, err, test.refused)
 		}
 		if err != nil && (!errors.Is(err, ErrMessage) || !strings.Contains(err.Error(), test.broker)) {
-			t.Errorf("%s: got %v, want an ErrMessage that names the broker", test.broker, err)
+			t.Errorf("%s: got %v, want ErrMessage with a text that names the broker", test.broker, err)
 		}
 	}
 }

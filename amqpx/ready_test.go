@@ -98,7 +98,7 @@ func TestDeclareNothingOnALayoutWithoutAFingerprint(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := m.roundTrips(amqpx.DeclareNothing); n > 60 {
-			t.Errorf("%v round trips, want at most 60", n)
+			t.Errorf("Open took %v round trips, want at most 60", n)
 		}
 	})
 }
@@ -157,8 +157,8 @@ func TestManyClientsWaitForOneThatDeclares(t *testing.T) {
 	}
 }
 
-// Each attempt to get a lock that another client holds closes a channel. Many waiting clients
-// therefore try rarely, so that they do not slow down the holder.
+// Each attempt to get a lock that another client holds closes a channel. Many waiting clients therefore try rarely, so
+// that they do not slow down the holder.
 func TestClientsThatWaitForALayoutRarelyCheck(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		const clients = 20

@@ -24,12 +24,12 @@ import (
 func TestHeartbeats(t *testing.T) {
 	bubble(t, amqptest.Options{}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
 		if conn.Config.Heartbeat != 0 {
-			t.Errorf("got a heartbeat interval of %v, want 0", conn.Config.Heartbeat)
+			t.Errorf("without a heartbeat interval: the connection has the interval %v, want 0", conn.Config.Heartbeat)
 		}
 	})
 	bubble(t, amqptest.Options{Heartbeat: 10 * time.Second}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		if conn.Config.Heartbeat != 10*time.Second {
-			t.Errorf("got a heartbeat interval of %v, want 10s", conn.Config.Heartbeat)
+			t.Errorf("with a heartbeat interval of 10s: the connection has the interval %v, want 10s", conn.Config.Heartbeat)
 		}
 		<-time.After(time.Hour)
 		ch := channel(t, conn)
@@ -124,7 +124,7 @@ func TestUsersAndVHosts(t *testing.T) {
 			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 			err := try.do(ch)
 			if reason := <-closed; err == nil || !strings.Contains(reason.Reason, try.want) {
-				t.Errorf("the method returned %v and the channel was closed with %v, want an error, and %q for both", err, reason, try.want)
+				t.Errorf("the method returned %v and the channel was closed with %v, want an error and a close reason with %q", err, reason, try.want)
 			}
 		}
 	})
@@ -157,13 +157,13 @@ func TestBodies(t *testing.T) {
 			}
 			d, ok, err := ch.Get("q", true)
 			if err != nil || !ok || !bytes.Equal(d.Body, body) || d.Headers["size"] != int64(size) {
-				t.Errorf("basic.get: got message %t with %d bytes, error %v, want the message of %d bytes", ok, len(d.Body), err, size)
+				t.Errorf("basic.get: got a message: %t, with %d bytes and the error %v, want a message with %d bytes and no error", ok, len(d.Body), err, size)
 			}
 		}
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 		publish(t, ch, "", "q", amqp.Publishing{Body: make([]byte, 100_001)})
 		if err := <-closed; !says(err, 406, "message size 100001 is larger than configured max size 100000") {
-			t.Errorf(`the close of the channel after a body that is too large: got %v, want reply 406 "message size 100001 is larger than configured max size 100000"`, err)
+			t.Errorf(`the channel's close after a message that is too large: got %v, want reply 406 "message size 100001 is larger than configured max size 100000"`, err)
 		}
 	})
 }
@@ -185,16 +185,16 @@ func TestLateBindings(t *testing.T) {
 		}()
 		synctest.Wait()
 		if err := second.QueueBind("q", "k", "amq.topic", false, nil); err != nil || time.Since(began) != 0 {
-			t.Errorf("the second bind: got %v after %v, want no error immediately", err, time.Since(began))
+			t.Errorf("the second bind: got %v after %v, want nil after 0s", err, time.Since(began))
 		}
 		if publish(t, ch, "amq.topic", "k", amqp.Publishing{}).Wait(); len(returned) != 1 {
-			t.Errorf(`a publish before the binding is effective: got %d returns, want 1`, len(returned))
+			t.Errorf(`a publish before the binding is effective: got %d returned messages, want 1`, len(returned))
 		}
 		if took := <-slow; took != 50*time.Millisecond {
 			t.Errorf("the first bind was answered after %v, want 50ms", took)
 		}
 		if publish(t, ch, "amq.topic", "k", amqp.Publishing{}).Wait(); len(returned) != 1 {
-			t.Errorf(`a publish after the binding became effective: got %d returns in total, want still 1`, len(returned))
+			t.Errorf(`a publish after the binding became effective: got %d returned messages in total, want still 1`, len(returned))
 		}
 	})
 }
@@ -210,7 +210,7 @@ func TestExclusiveAndAutoDelete(t *testing.T) {
 		ch := channel(t, other)
 		named, err := ch.QueueDeclare("", false, false, true, false, nil)
 		if err != nil || !strings.HasPrefix(named.Name, "amq.gen-") {
-			t.Fatalf(`got the queue name %q, error %v, want a name that starts with "amq.gen-" and no error`, named.Name, err)
+			t.Fatalf(`QueueDeclare without a name: got %q, error %v, want a name that starts with "amq.gen-" and no error`, named.Name, err)
 		}
 		if _, err := ch.QueueDeclare("auto", true, true, false, false, nil); err != nil {
 			t.Fatal(err)
@@ -219,11 +219,11 @@ func TestExclusiveAndAutoDelete(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := srv.Queues(); !slices.Equal(got, []string{named.Name, "auto"}) {
-			t.Errorf(`got the queues %q, want [%q "auto"]`, got, named.Name)
+			t.Errorf(`the server has the queues %q, want [%q "auto"]`, got, named.Name)
 		}
 		_ = other.Close()
 		if got := srv.Queues(); len(got) != 0 {
-			t.Errorf("got the queues %q, want none", got)
+			t.Errorf("after the connection was closed, the server has the queues %q, want none", got)
 		}
 		mine := channel(t, conn)
 		queue(t, mine, "unused", amqp.Table{"x-expires": int64(60_000)})
@@ -316,13 +316,13 @@ func TestLooking(t *testing.T) {
 		}
 		q, _ := srv.Queue("q")
 		if m := q.Messages[0]; q.Type != "quorum" || string(m.Body) != "m" || m.Exchange != "x" || m.RoutingKey != "a.b" || time.Until(m.Expires) != time.Minute {
-			t.Errorf(`got the queue %+v, want the type "quorum" and a message "m" from the exchange "x" with the key "a.b", which expires in 1m`, q)
+			t.Errorf(`queue q: got %+v, want the type "quorum" and a message "m" from the exchange "x" with the key "a.b", which expires in 1m`, q)
 		}
 		if b := srv.Bindings("x"); len(b) != 1 || b[0].Queue != "q" || b[0].RoutingKey != "a.*" {
-			t.Errorf(`got the bindings %+v, want one, for the queue "q" with the key "a.*"`, b)
+			t.Errorf(`Bindings("x"): got %+v, want one, for the queue "q" with the key "a.*"`, b)
 		}
 		if x := srv.Exchanges(); len(x) != 1 || x[0].Name != "x" || x[0].Type != "topic" {
-			t.Errorf(`got the exchanges %+v, want the topic exchange "x" only`, x)
+			t.Errorf(`Exchanges: got %+v, want only the topic exchange "x"`, x)
 		}
 		srv.CloseConnections("maintenance")
 		synctest.Wait()
@@ -336,7 +336,7 @@ func TestLooking(t *testing.T) {
 func TestOptionsAreChecked(t *testing.T) {
 	defer func() {
 		if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), "expected one like 4.3.0") {
-			t.Errorf(`got the panic %v, want one with "expected one like 4.3.0"`, r)
+			t.Errorf(`NewServer with an invalid version: got the panic %v, want one with "expected one like 4.3.0"`, r)
 		}
 	}()
 	amqptest.NewServer(amqptest.Options{Version: "latest"})

@@ -119,7 +119,7 @@ func TestExpect(t *testing.T) {
 				}()
 				srv.RunUntilIdle(t, time.Hour) // does not wait for the message in the queue other, which has no consumer
 				if srv.ExpectNone(t, amqptest.Want{Queue: "q"}); consumed != 1 {
-					t.Errorf("consumed %d messages, want 1", consumed)
+					t.Errorf("after RunUntilIdle: %d messages were consumed, want 1", consumed)
 				}
 			})
 		})
@@ -196,16 +196,16 @@ func TestExpectFailures(t *testing.T) {
 			got := failure(t, func(t testing.TB) { t.Helper(); srv.Expect(t, x.want) })
 			for _, text := range x.text {
 				if !strings.Contains(got, text) {
-					t.Errorf("got the failure %q, want one with %q", got, text)
+					t.Errorf("Expect: got the failure %q, want one with %q", got, text)
 				}
 			}
 		}
 		got := failure(t, func(t testing.TB) { t.Helper(); srv.ExpectNone(t, amqptest.Want{Queue: "q", ID: "1"}) })
 		if !strings.Contains(got, `expected no message for queue "q", id "1"; found:`) {
-			t.Errorf(`got the failure %q, want one with "expected no message for queue \"q\", id \"1\"; found:"`, got)
+			t.Errorf(`ExpectNone: got the failure %q, want one with "expected no message for queue \"q\", id \"1\"; found:"`, got)
 		}
 		if strings.Contains(got, `id "0"`) {
-			t.Errorf(`got the failure %q, want it without the message with the id "0"`, got)
+			t.Errorf(`ExpectNone: got the failure %q, want it without the message with the id "0"`, got)
 		}
 		for text, want := range map[string]amqptest.Want{
 			"Want.Queue is not set":     {ID: "1"},
@@ -237,12 +237,12 @@ func TestRunUntilIdleOfAnEventThatNeverHappens(t *testing.T) {
 			srv.RunUntilIdle(t, 7*24*time.Hour, func() time.Time { asked++; return due })
 		})
 		if want := "not idle after 7d: something outside the server is due since 6d23h (2000-01-01T01:00:00.000Z)"; got != want || asked > 11_000 {
-			t.Errorf("got the failure %q after %d polls, want %q after at most 11000", got, asked, want)
+			t.Errorf("RunUntilIdle: got the failure %q after %d polls, want %q after at most 11000", got, asked, want)
 		}
 	})
 }
 
-// RunUntilIdle returns only after all retries and all events that its caller reports are over.
+// RunUntilIdle returns only when all retries have ended and no event that its caller reports is left.
 func TestRunUntilIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.Start(t, amqptest.Options{})

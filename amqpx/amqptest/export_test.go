@@ -1,6 +1,7 @@
 package amqptest
 
-// RoundTrips returns how many times clients have called methods that have an answer, including calls with no-wait.
+// RoundTrips returns how many methods with an answer clients have called. It counts calls with no-wait as well,
+// although the server does not answer them.
 func RoundTrips(s *Server) (n int) {
 	s.do(func() {
 		for m, k := range s.calls {

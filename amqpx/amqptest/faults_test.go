@@ -249,7 +249,7 @@ func TestListen(t *testing.T) {
 	}
 	d, ok, err := ch.Get("q", true)
 	if err != nil || !ok || len(d.Body) != len(body) {
-		t.Errorf("basic.get: got message %t with %d bytes, error %v, want a message with %d bytes and no error", ok, len(d.Body), err, len(body))
+		t.Errorf("basic.get: got a message: %t, with %d bytes and the error %v, want a message with %d bytes and no error", ok, len(d.Body), err, len(body))
 	}
 }
 

@@ -120,7 +120,7 @@ func TestCommitOutcomeUnknown(t *testing.T) {
 			c.lose.Store(lose)
 			err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"})
 			if !errors.Is(err, idempotency.ErrCommit) || !errors.Is(err, errLost) {
-				t.Fatalf("got error %v, want ErrCommit and %v", err, errLost)
+				t.Fatalf("the first delivery: got the error %v, want ErrCommit and %v", err, errLost)
 			}
 			if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err != nil {
 				t.Fatal(err)
@@ -190,7 +190,7 @@ func TestKeys(t *testing.T) {
 	rejected := func(d *amqpx.Delivery, opts ...idempotency.HandlerOption) {
 		t.Helper()
 		if err := idempotency.Handler(db, effect, opts...)(t.Context(), d); !errors.Is(err, idempotency.ErrKey) {
-			t.Errorf("ID %q: got error %v, want ErrKey", d.ID, err)
+			t.Errorf("the handler with the ID %q: got the error %v, want ErrKey", d.ID, err)
 		}
 	}
 	for _, id := range []string{"", strings.Repeat("x", 256), "a\x00b", "\xff"} {
@@ -199,7 +199,7 @@ func TestKeys(t *testing.T) {
 	rejected(&amqpx.Delivery{ID: "m"}, idempotency.WithKey(func(*amqpx.Delivery) (string, error) { return "", nil }))
 	rejected(&amqpx.Delivery{ID: "m"}, idempotency.WithKey(func(*amqpx.Delivery) (string, error) { return "m", errors.New("no such field") }))
 	if n := countEffects(t, db); n != 0 {
-		t.Fatalf("got %d effects for messages without a valid key, want 0", n)
+		t.Fatalf("messages without a valid key: got %d effects, want 0", n)
 	}
 	byBody := idempotency.Handler(db, effect, idempotency.WithScope("orders"),
 		idempotency.WithKey(func(d *amqpx.Delivery) (string, error) { return string(d.Body), nil }))
@@ -209,7 +209,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	if n := countEffects(t, db); n != 1 {
-		t.Errorf("got %d effects for two messages with the same key and scope, want 1", n)
+		t.Errorf("two messages with the same key and scope: got %d effects, want 1", n)
 	}
 }
 
@@ -230,7 +230,7 @@ func TestHandlerMustNotEndTheTransaction(t *testing.T) {
 	db := open(t, newConnector(t))
 	handle := idempotency.Handler(db, func(_ context.Context, tx *sql.Tx, _ *amqpx.Delivery) error { return tx.Rollback() })
 	if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err == nil || !strings.Contains(err.Error(), "ended the transaction itself") {
-		t.Errorf(`got error %v, want an error with "ended the transaction itself"`, err)
+		t.Errorf(`a handler that rolls back: got the error %v, want one with "ended the transaction itself"`, err)
 	}
 }
 
@@ -238,7 +238,7 @@ func TestWrongDialect(t *testing.T) {
 	db := open(t, newConnector(t))
 	handle := idempotency.Handler(db, effect, idempotency.WithDialect("oracle"))
 	if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err == nil || !strings.Contains(err.Error(), `"oracle"`) {
-		t.Errorf(`got error %v, want one with "oracle" in its text`, err)
+		t.Errorf(`a handler with an unknown dialect: got the error %v, want one with "oracle" in its text`, err)
 	}
 }
 

@@ -72,15 +72,15 @@ func TestReadDeadLetter(t *testing.T) {
 			c.want.ID, c.want.Queue, c.want.Timestamp, c.want.Headers, c.want.Body = "1", c.queue, sent, c.headers, raw.Body
 			got := inspect.ReadDeadLetter(raw, c.queue, "delay")
 			if !got.Died.Equal(c.want.Died) || !got.Requeued.Equal(c.want.Requeued) {
-				t.Errorf("got Died = %v and Requeued = %v, want %v and %v", got.Died, got.Requeued, c.want.Died, c.want.Requeued)
+				t.Errorf("ReadDeadLetter: got Died = %v and Requeued = %v, want %v and %v", got.Died, got.Requeued, c.want.Died, c.want.Requeued)
 			}
 			got.Died, got.Requeued = c.want.Died, c.want.Requeued
 			if got, want := fmt.Sprintf("%+v", *got.Delivery), fmt.Sprintf("%+v", *c.want.Delivery); got != want {
-				t.Errorf("Delivery:\n got %s\nwant %s", got, want)
+				t.Errorf("ReadDeadLetter: Delivery:\n got %s\nwant %s", got, want)
 			}
 			got.Delivery, c.want.Delivery = nil, nil
 			if got, want := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", c.want); got != want {
-				t.Errorf("got  %s\nwant %s", got, want)
+				t.Errorf("ReadDeadLetter:\ngot  %s\nwant %s", got, want)
 			}
 		})
 	}

@@ -158,11 +158,11 @@ func TestRequeueFrom(t *testing.T) {
 			r := c.requeue(inspect.RequeueOptions{From: k.all(), InFlight: 2})
 			wantCounts(t, r, "3 total, 3 examined, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 			if r.Line != 3 {
-				t.Errorf("got Line = %d, want 3", r.Line)
+				t.Errorf("Requeue from a file: got Line = %d, want 3", r.Line)
 			}
 		})
 		if len(straight) != 3 || !reflect.DeepEqual(straight, fromFile) {
-			t.Errorf("from a file: got %v\nwant 3 messages, as from the queue: %v", fromFile, straight)
+			t.Errorf("Requeue from a file: got %v\nwant 3 messages, as from the queue: %v", fromFile, straight)
 		}
 	})
 }
@@ -215,7 +215,7 @@ func TestRequeueFromRefuses(t *testing.T) {
 	save := func([]inspect.SavedMessage) error { return nil }
 	for _, o := range []inspect.RequeueOptions{{}, {Queue: "q", From: none}, {From: none, Discard: true}, {Queue: "q", Save: save}} {
 		if err := o.Validate(topology.DefaultPrefix); !errors.Is(err, amqpx.ErrConfig) {
-			t.Errorf("%+v: got %v, want amqpx.ErrConfig", o, err)
+			t.Errorf("Validate of %+v: got %v, want amqpx.ErrConfig", o, err)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func TestRequeueOfEditedTasks(t *testing.T) {
 						t.Errorf("dry run %t: got %d revived and %d stayed (%+v), want %d and %d", dry, r.Revived, r.Stayed, r.Results, c.revived, 1-c.revived)
 					}
 					if c.revived == 0 && len(r.Results[0].Lines) != 1 {
-						t.Errorf("got the results %+v, want the first with one line number", r.Results)
+						t.Errorf("Requeue of an edited task: got the results %+v, want the first with one line number", r.Results)
 					}
 				}
 			})

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A missing argument results in an error and not in a panic.
+// Without a client or a connection, the functions return an error instead of panicking.
 func TestNothingToWorkWith(t *testing.T) {
 	_, requeued := inspect.Requeue(t.Context(), nil, inspect.RequeueOptions{Queue: "q.dead"})
 	_, peeked := inspect.Peek(t.Context(), nil, "q.dead", inspect.PeekOptions{})

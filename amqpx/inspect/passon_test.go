@@ -77,10 +77,10 @@ func TestPassOn(t *testing.T) {
 			}
 		}
 		if d.Expiration != "" {
-			t.Errorf(`got the expiration %s, want ""`, d.Expiration)
+			t.Errorf(`the message arrived with the expiration %s, want ""`, d.Expiration)
 		}
 		if !d.Timestamp.Equal(raw.Timestamp) {
-			t.Errorf("got the timestamp %v, want %v", d.Timestamp, raw.Timestamp)
+			t.Errorf("the message arrived with the timestamp %v, want %v", d.Timestamp, raw.Timestamp)
 		}
 		if got := fmt.Sprint(d.MessageId, " ", d.UserId, " ", d.Type, " ", d.Priority); got != "m guest t 3" {
 			t.Errorf("id, user, type and priority: got %s, want m guest t 3", got)

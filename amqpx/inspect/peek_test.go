@@ -76,7 +76,7 @@ func TestPeekRefuses(t *testing.T) {
 }
 
 // Before RabbitMQ 4.3, peeking at a message counts as a delivery. Peek therefore refuses a queue whose delivery limit
-// is unknown, and AMQP does not report it.
+// it does not know. AMQP does not report the limit, so Peek needs the management API.
 func TestPeekNeedsTheLimitBefore43(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		m.Declare("q", amqp.Table{"x-queue-type": "quorum"})

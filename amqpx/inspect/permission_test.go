@@ -9,7 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
-// A missing permission is named: to read the queue, or to write to the exchange through which a message is sent.
+// The error of Requeue names the missing permission: to read the queue, or to write to the exchange through which a
+// message is sent.
 func TestRequeueNamesTheMissingPermission(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -17,7 +18,7 @@ func TestRequeueNamesTheMissingPermission(t *testing.T) {
 		allow := m.Deny("", amqptest.PermissionWrite, "^amq.default$")
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead"})
 		if len(r.Results) != 1 || !strings.HasPrefix(r.Results[0].Why, "this user is not allowed to write to exchange 'amq.default' (403); docs/permissions.md") {
-			t.Errorf("results %+v, want one that names the exchange amq.default", r.Results)
+			t.Errorf("Requeue without the write permission: got the results %+v, want one that names the exchange amq.default", r.Results)
 		}
 		allow()
 		defer m.Deny("", amqptest.PermissionRead, "^q.dead$")()

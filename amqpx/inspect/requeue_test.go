@@ -73,7 +73,7 @@ func TestRequeue(t *testing.T) {
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead"})
 		wantCounts(t, r, "3 total, 3 examined, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		if want := []inspect.RequeueResult{{Destination: "q", Outcome: inspect.RequeueSent, Count: 3}}; !reflect.DeepEqual(r.Results, want) {
-			t.Errorf("got the results %+v, want %+v", r.Results, want)
+			t.Errorf("Requeue: got the results %+v, want %+v", r.Results, want)
 		}
 		m.Holds("q.dead", 0, 0)
 		if got := m.IDs("q"); !slices.Equal(got, []string{"q-00", "q-01", "q-02"}) {
@@ -83,14 +83,14 @@ func TestRequeue(t *testing.T) {
 		stop := c.consume("q", got.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Backoff: time.Second}))
 		inmemory.After(time.Minute)
 		if a := got.attempts(); !slices.Equal(a, []int{1, 1, 1, 2, 2, 2}) {
-			t.Errorf("got the attempts %v, want [1 1 1 2 2 2]", a)
+			t.Errorf("after Requeue: got the attempts %v, want [1 1 1 2 2 2]", a)
 		}
 		d := got.all()[0]
 		if d.Headers["n"] == nil || d.Exchange != "" || d.RoutingKey != "q" || d.Headers[amqpx.HeaderReason] != nil || d.Headers[header.Requeued] == nil {
-			t.Errorf("got exchange %q, routing key %q and headers %v, want the queue q, the header n, a requeue time and no reason", d.Exchange, d.RoutingKey, d.Headers)
+			t.Errorf("the first delivery: got the exchange %q, the routing key %q and the headers %v, want the queue q, the header n, a requeue time and no reason", d.Exchange, d.RoutingKey, d.Headers)
 		}
 		if list, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(list) != 1 || d.Headers[amqpx.HeaderError] != "card rejected" {
-			t.Errorf("got headers %v, want one earlier failure and the error \"card rejected\"", d.Headers)
+			t.Errorf("the first delivery: got the headers %v, want one earlier failure and the error \"card rejected\"", d.Headers)
 		}
 		stop()
 
@@ -99,13 +99,13 @@ func TestRequeue(t *testing.T) {
 		stop = c.consume("q", last.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
 		inmemory.After(time.Second)
 		if a := last.attempts(); !slices.Equal(a, []int{2, 2, 2}) {
-			t.Errorf("got the attempts %v, want [2 2 2]", a)
+			t.Errorf("after Requeue with KeepAttempts: got the attempts %v, want [2 2 2]", a)
 		}
 		stop()
 	})
 }
 
-// A filter by a reason that no dead letter can have is an error, instead of selecting nothing.
+// Validate refuses a filter by a reason that no dead letter can have, because such a filter would select nothing.
 func TestRequeueUnknownReason(t *testing.T) {
 	for reason, ok := range map[string]bool{"bogus": false, "": false, "Rejected": false, inspect.ReasonMaxLen: true, inspect.ReasonUnreadable: true} {
 		o := inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{Reasons: []string{inspect.ReasonRejected, reason}}}
@@ -146,7 +146,7 @@ func TestRequeueFilter(t *testing.T) {
 		wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: f, Limit: 2}),
 			"6 total, 4 examined, 2 chosen: 2 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		if got := m.IDs("q"); !slices.Equal(got, []string{"q-01", "q-03"}) {
-			t.Errorf("sent %v, want [q-01 q-03]", got)
+			t.Errorf("queue q: got the messages %v, want [q-01 q-03]", got)
 		}
 		got := m.IDs("q.dead")
 		slices.Sort(got)
@@ -156,7 +156,7 @@ func TestRequeueFilter(t *testing.T) {
 	})
 }
 
-// Messages that are put back stay in their order.
+// Messages that Requeue puts back keep their order.
 func TestRequeuePutsBackInOrder(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -209,7 +209,7 @@ func TestRequeueWhereItDied(t *testing.T) {
 		stop()
 		raw, ok, err := m.Channel().Get("b", false)
 		if !ok || err != nil {
-			t.Fatalf("basic.get: got message %t, error %v, want a message", ok, err)
+			t.Fatalf("basic.get: got a message: %t, error %v, want a message and no error", ok, err)
 		}
 		_ = raw.Reject(false)
 		inmemory.After(time.Second)
@@ -483,7 +483,7 @@ func TestRequeueDryRunAsksOnce(t *testing.T) {
 			t.Errorf("dry run of Requeue: got %+v, want Sent = 100", r)
 		}
 		if n := m.Calls("queue.declare") - before; n > 10 {
-			t.Errorf("%d declarations, want at most 10", n)
+			t.Errorf("the dry run made %d declarations, want at most 10", n)
 		}
 	})
 }
@@ -540,7 +540,7 @@ func TestRequeueRefuses(t *testing.T) {
 			{Queue: "q", Filter: inspect.DeadLetterFilter{OlderThan: -1}},
 		} {
 			if _, err := inspect.Requeue(t.Context(), c.Client, o); !errors.Is(err, amqpx.ErrConfig) {
-				t.Errorf("%+v: got %v, want amqpx.ErrConfig", o, err)
+				t.Errorf("Requeue with %+v: got %v, want amqpx.ErrConfig", o, err)
 			}
 		}
 		_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "nowhere"})
@@ -714,7 +714,7 @@ func TestRequeueIgnoresUserIDsInHeaders(t *testing.T) {
 		if all := got.all(); len(all) != 1 {
 			t.Errorf("%d messages arrived, want 1", len(all))
 		} else if all[0].UserID != "" {
-			t.Errorf("got the user id %q, want none", all[0].UserID)
+			t.Errorf("the message arrived with the user id %q, want none", all[0].UserID)
 		}
 	})
 }

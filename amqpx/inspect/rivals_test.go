@@ -64,8 +64,8 @@ func TestRequeueReportsMissedMessages(t *testing.T) {
 	}
 }
 
-// If another client consumes messages while Peek reads, Peek neither counts the missing messages as further ones nor
-// says that it left them out because of their size.
+// If another client consumes messages while Peek reads, Peek does not include the missing messages in More, or report
+// them as left out because of their size.
 func TestPeekWithARival(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.3.0"}, func(t *testing.T, m *memory) {
 		m.Declare("q", amqp.Table{"x-queue-type": "quorum"})

@@ -87,7 +87,7 @@ func TestSavedMessageRefuses(t *testing.T) {
 	} {
 		var m SavedMessage
 		if err := json.Unmarshal([]byte(line), &m); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s\n got %v\nwant %s", line, err, says)
+			t.Errorf("reading %s:\n got %v\nwant %s", line, err, says)
 		}
 	}
 }
@@ -140,14 +140,14 @@ func TestSaveFile(t *testing.T) {
 	got := ""
 	for m, err := range SavedIn(path) {
 		if err != nil || len(m.Message.Body) != 3<<20 {
-			t.Fatalf("got a body of %d bytes and error %v, want %d bytes and no error", len(m.Message.Body), err, 3<<20)
+			t.Fatalf("SavedIn: got a body of %d bytes and error %v, want %d bytes and no error", len(m.Message.Body), err, 3<<20)
 		}
 		if got += m.Message.MessageId; m.Line != len(got) {
-			t.Errorf("after %s: got Line = %d, want %d", got, m.Line, len(got))
+			t.Errorf("SavedIn, after %s: got Line = %d, want %d", got, m.Line, len(got))
 		}
 	}
 	if got != "abc" {
-		t.Errorf(`read %q, want "abc"`, got)
+		t.Errorf(`SavedIn: got the messages %q, want "abc"`, got)
 	}
 
 	// Closing an empty file removes it.
@@ -169,7 +169,7 @@ func TestSaveFileOnAFullDisk(t *testing.T) {
 	f := &SaveFile{f: full, path: "full"}
 	for range 2 {
 		if err := f.Save([]SavedMessage{{Queue: "q"}}); err == nil || !strings.Contains(err.Error(), "no space left on device") || f.Written() != 0 {
-			t.Errorf(`got error %v and %d messages written, want an error with "no space left on device" and 0`, err, f.Written())
+			t.Errorf(`Save on a full disk: got the error %v and %d messages written, want an error with "no space left on device" and 0`, err, f.Written())
 		}
 	}
 	_ = full.Close()

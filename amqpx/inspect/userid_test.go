@@ -51,7 +51,7 @@ func TestRequeueKeepsUserIDs(t *testing.T) {
 		for range want {
 			raw, ok, err := m.Channel().Get("q", true)
 			if err != nil || !ok {
-				t.Fatalf("basic.get: got message %t, error %v, want a message and no error", ok, err)
+				t.Fatalf("basic.get: got a message: %t, error %v, want a message and no error", ok, err)
 			}
 			if raw.UserId != want[raw.MessageId] {
 				t.Errorf("message %s has the user id %q, want %q", raw.MessageId, raw.UserId, want[raw.MessageId])
@@ -101,7 +101,7 @@ func TestRequeueCountsUserIDsOfHeaders(t *testing.T) {
 		if all := got.all(); len(all) != 1 {
 			t.Errorf("%d messages arrived, want 1", len(all))
 		} else if all[0].UserID != "" {
-			t.Errorf("got the user id %q, want none", all[0].UserID)
+			t.Errorf("the message arrived with the user id %q, want none", all[0].UserID)
 		}
 	})
 }

@@ -79,7 +79,7 @@ func TestWalkInterrupted(t *testing.T) {
 		n := 0
 		_, err := inspect.Walk(ctx, m.dialed(t), "q.dead", inspect.PeekOptions{}, func(_ inspect.DeadLetter, total int) {
 			if total != 2000 {
-				t.Fatalf("got a total of %d, want 2000", total)
+				t.Fatalf("Walk: got a total of %d, want 2000", total)
 			}
 			if n++; n > 500 {
 				cancel()

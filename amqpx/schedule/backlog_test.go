@@ -25,7 +25,7 @@ func TestBacklog(t *testing.T) {
 		return b
 	}
 	if b := read(10); !b.At.Equal(now) || !b.Oldest.IsZero() || b.Overdue+b.Unsent != 0 || !slices.Equal(b.Within, []int64{0, 0, 0}) {
-		t.Fatalf("got the backlog %+v of an empty table, want At = %v and all numbers 0", b, now)
+		t.Fatalf("Backlog of an empty table: got %+v, want At = %v and all numbers 0", b, now)
 	}
 	for i, in := range []time.Duration{-time.Second, time.Second, 2 * time.Second, 2 * time.Minute, 48 * time.Hour} {
 		check(t, store.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint(i), Queue: "q" + fmt.Sprint(i%2), DeliverAt: now.Add(in)}))

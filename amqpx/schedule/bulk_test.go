@@ -268,7 +268,7 @@ func TestBulkContinues(t *testing.T) {
 				break
 			}
 			if !errors.Is(err, context.Canceled) || p.Changed != 18 {
-				t.Fatalf("got error %v after %d changes, want context.Canceled after 18", err, p.Changed)
+				t.Fatalf("Bulk: got the error %v after %d changes, want context.Canceled after 18", err, p.Changed)
 			}
 			after = p.Place
 		}
@@ -335,7 +335,7 @@ func TestBulkComesBack(t *testing.T) {
 	}
 }
 
-// A bulk change returns to concurrently changed tasks in batches, and not in a transaction for each task.
+// A bulk change returns to concurrently changed tasks in batches rather than in one transaction per task.
 func TestBulkComesBackInBatches(t *testing.T) {
 	s, db := closedStore(t)
 	many(t, s, time.Now().Add(time.Hour), 2000)
@@ -372,7 +372,7 @@ func TestBulkRefuses(t *testing.T) {
 		"too far":         {a: BulkReschedule(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC))},
 	} {
 		if _, err := s.Bulk(t.Context(), c.f, c.a, c.o); !errors.Is(err, ErrConfig) {
-			t.Errorf("%s: got %v, want ErrConfig", name, err)
+			t.Errorf("%s: Bulk returned %v, want ErrConfig", name, err)
 		}
 	}
 }

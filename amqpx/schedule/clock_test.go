@@ -26,7 +26,7 @@ func (s *Store) goBy(now func() time.Time) {
 	s.pace.Up = func() time.Duration { return now().Sub(began) }
 }
 
-// ClockSkew reports the difference from the most precise of its measurements, and not from those that took longer.
+// ClockSkew reports the difference that its most precise measurement found, and ignores measurements that took longer.
 func TestClockSkewIsReported(t *testing.T) {
 	var seen time.Duration
 	synctest.Test(t, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestClockSkewIsReported(t *testing.T) {
 		}
 		skew, uncertainty, err := s.ClockSkew(t.Context())
 		if err != nil || seen != skew || (skew-time.Hour).Abs() > uncertainty || uncertainty > 10*time.Millisecond {
-			t.Errorf("got the skew %v ± %v (error %v) and the reported skew %v, want 1h ± at most 10ms for both and no error", skew, uncertainty, err, seen)
+			t.Errorf("ClockSkew: got %v ± %v (error %v) and the reported skew %v, want 1h ± at most 10ms for both and no error", skew, uncertainty, err, seen)
 		}
 	})
 }

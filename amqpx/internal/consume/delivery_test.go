@@ -35,7 +35,7 @@ func TestDecodeAcceptsAnyMessage(t *testing.T) {
 				due = d.DueAt.UnixMilli()
 			}
 			if due != tc.due || d.Attempt != tc.attempt || d.Version != tc.version {
-				t.Fatalf("got due %d, attempt %d, version %d, want %+v", due, d.Attempt, d.Version, tc)
+				t.Fatalf("Decode: got the due time %d, attempt %d and version %d, want %+v", due, d.Attempt, d.Version, tc)
 			}
 		})
 	}

@@ -40,7 +40,7 @@ func FuzzReplace(f *testing.F) {
 		}}
 		for _, p := range consume.Replacements(raw, strategy) {
 			if p.Attempt < 1 {
-				t.Fatalf("got attempt %d, want at least 1", p.Attempt)
+				t.Fatalf("the replacement has the attempt %d, want at least 1", p.Attempt)
 			}
 			p.Headers = nil
 			if err := pass(t.Context(), p); err != nil && len(s) <= 255 {

@@ -85,7 +85,7 @@ func TestNext(t *testing.T) {
 				t.Errorf("MaybeTaken: got %t, want %t", m.MaybeTaken(), taken == "maybe")
 			}
 			if says != "" && (s.Err == nil || !strings.Contains(s.Err.Error(), says)) {
-				t.Errorf("got error %v, want it to contain %q", s.Err, says)
+				t.Errorf("next step: got the error %v, want it to contain %q", s.Err, says)
 			}
 		})
 	}

@@ -74,7 +74,7 @@ func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 			texts[fmt.Sprint(err)] = true
 		}
 		if len(texts) != 1 {
-			t.Errorf("got error texts %v, want the same one each time", texts)
+			t.Errorf("Enter for a stuck queue: got error texts %v, want the same one each time", texts)
 		}
 		f.leave(held[0], taken)
 		now := fill(f, stuck)
@@ -110,7 +110,7 @@ func TestAStuckQueueIsTriedOnceASecond(t *testing.T) {
 			got = append(got, time.Since(start).Round(stuckAfter/2))
 		}
 		if want := fmt.Sprint([]time.Duration{stuckAfter, 2 * stuckAfter, 3 * stuckAfter}); fmt.Sprint(got) != want {
-			t.Errorf("got messages after %v, want after %s", got, want)
+			t.Errorf("the stuck queue got messages after %v, want after %s", got, want)
 		}
 		f.leave(shares[0], taken)
 		if _, ok := f.TryEnter(e, windowBytes); !ok {
@@ -142,8 +142,8 @@ func TestQueueMovesWhenItsTrialIsOver(t *testing.T) {
 	})
 }
 
-// When a queue has refused messages for refusedFor, the window refuses further ones for the same time without asking
-// the broker. It forgets the refusal when a message is accepted.
+// When a queue has refused messages for refusedFor, the window refuses further messages for the same time without
+// asking the broker. It forgets the refusal when a message is accepted.
 func TestRefusalIsBelievedAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)
@@ -226,8 +226,8 @@ func TestStuckTrialIsProbed(t *testing.T) {
 	})
 }
 
-// A queue does not count as stuck because of messages that are given up before they are written, for example because
-// an alarm blocks the connection.
+// Messages that are given up before they are written, for example because an alarm blocks the connection, do not make
+// their queue count as stuck.
 func TestUnwrittenMessagesAreNotStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)

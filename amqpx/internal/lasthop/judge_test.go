@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// world describes when one message was sent and received by a true clock, and how wrong the clocks are.
+// world describes when a message was sent and received according to a correct clock, and how wrong the other clocks
+// are.
 type world struct {
 	delay, lead time.Duration
 	absolute    bool
-	publisher   time.Duration // its clock minus the true one
-	broker      time.Duration // its clock at the end of the wait, minus the true one
+	publisher   time.Duration // its clock minus the correct one
+	broker      time.Duration // its clock minus the correct one at the end of the wait
 	own         time.Duration
 	early       time.Duration // how much too early the broker released the message
 	queued      time.Duration // how long it waited behind other messages, or was held by another consumer
@@ -20,13 +21,14 @@ type world struct {
 
 var epoch = time.Date(2030, 1, 1, 12, 0, 0, 300_000_000, time.UTC)
 
-// receive returns the judge's decision, and how long the message has to wait until it is due by a true clock.
+// receive returns the judge's decision, and how long the message has to wait until it is due according to a correct
+// clock.
 func (w world) receive(j *Judge) (wait time.Duration, again bool, rest time.Duration) {
 	d, rest := w.decide(j)
 	return d.Wait, d.Return, rest
 }
 
-// arrived returns the time, by a true clock, at which the message arrives.
+// arrived returns the time at which the message arrives, according to a correct clock.
 func (w world) arrived() time.Time {
 	left := epoch.Add(w.delay - w.lead - w.early)
 	if left.Before(epoch) {
@@ -83,10 +85,10 @@ func TestJudge(t *testing.T) {
 	} {
 		wait, again, rest := c.receive(&Judge{})
 		if again != c.again {
-			t.Errorf("%s: returned: got %t, want %t", name, again, c.again)
+			t.Errorf("%s: the message was returned: %t, want %t", name, again, c.again)
 		}
 		if late := wait - rest; !again && (late < 0 || late > c.late) {
-			t.Errorf("%s: got handled %v after the due time, want 0 to %v", name, late, c.late)
+			t.Errorf("%s: the message was handled %v after its due time, want 0 to %v", name, late, c.late)
 		}
 	}
 }
@@ -136,7 +138,7 @@ func TestComesBack(t *testing.T) {
 		}
 		wait, again, rest := c.receive(j)
 		if late := wait - rest; again || late < 0 && wait > 0 || late > c.late || wait == 0 && rest > 0 {
-			t.Errorf("%s: got wait %v, returned %t, want %v to %v, false", name, wait, again, max(rest, 0), rest+c.late)
+			t.Errorf("%s: got the wait %v and returned = %t, want %v to %v and false", name, wait, again, max(rest, 0), rest+c.late)
 		}
 	}
 }
@@ -179,7 +181,7 @@ func TestStraight(t *testing.T) {
 	arrived := w.arrived()
 	j.Told(arrived.Truncate(time.Second), arrived.Sub(epoch))
 	if wait, back, rest := w.receive(j); back || wait < rest {
-		t.Errorf("publisher's clock an hour behind: got wait %v, returned %t, want at least %v, false", wait, back, rest)
+		t.Errorf("publisher's clock an hour behind: got the wait %v and returned = %t, want at least %v and false", wait, back, rest)
 	}
 }
 
@@ -212,11 +214,11 @@ func TestNoLoop(t *testing.T) {
 	j := &Judge{}
 	wait, again, _ := world{delay: time.Hour, early: 59 * time.Minute, returned: Patience}.receive(j)
 	if wait != MaxHold || !again {
-		t.Errorf("59 minutes early: got wait %v, returned %t, want %v, true", wait, again, MaxHold)
+		t.Errorf("59 minutes early: got the wait %v and returned = %t, want %v and true", wait, again, MaxHold)
 	}
 	wait, again, rest := world{delay: time.Hour, early: 30 * time.Second, returned: Patience}.receive(j)
 	if wait != rest || again {
-		t.Errorf("30 s early: got wait %v, returned %t, want %v, false", wait, again, rest)
+		t.Errorf("30 s early: got the wait %v and returned = %t, want %v and false", wait, again, rest)
 	}
 }
 

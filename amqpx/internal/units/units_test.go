@@ -32,7 +32,7 @@ func TestInstant(t *testing.T) {
 		"the beginning of time":        {time.Unix(math.MinInt64, 0), ""},
 	} {
 		if got := Instant(x.at); got != x.want {
-			t.Errorf("%s:\ngot  %q\nwant %q", name, got, x.want)
+			t.Errorf("Instant, %s:\ngot  %q\nwant %q", name, got, x.want)
 		}
 	}
 }

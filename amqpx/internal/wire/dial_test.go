@@ -117,7 +117,7 @@ func management(t *testing.T) string {
 
 // The error says what kind of server answered at the address, and what to change.
 func TestDialErrorNamesTheServer(t *testing.T) {
-	const nobody = "127.0.0.1:1" // unlike a port that was just free, no other process takes this one
+	const nobody = "127.0.0.1:1" // nothing listens on port 1, whereas another process could take a port that was just free
 	for _, c := range []struct {
 		name, scheme, address, want string
 		final                       bool
@@ -196,10 +196,10 @@ func TestTextOfALostConnection(t *testing.T) {
 		g := (&greeting{}).of(c)
 		_, read := g.Read(make([]byte, 1))
 		if read == nil || read.Error() != "read: read: connection reset by peer" || !errors.Is(read, syscall.ECONNRESET) {
-			t.Errorf(`read: got %v, want ECONNRESET with the text "read: read: connection reset by peer"`, read)
+			t.Errorf(`Read: got %v, want ECONNRESET with the text "read: read: connection reset by peer"`, read)
 		}
 		if _, err := g.Write([]byte("x")); err == nil || strings.Contains(err.Error(), "127.0.0.1") {
-			t.Errorf(`write: got %v, want an error without "127.0.0.1"`, err)
+			t.Errorf(`Write: got %v, want an error without "127.0.0.1"`, err)
 		}
 		_ = c.Close()
 	}
@@ -239,7 +239,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 			}()
 			_, err = Dial(ctx, t.Context(), to(scheme+"://"+l.Addr().String()+"/", time.Hour), "")
 			if !errors.Is(err, context.Canceled) && scheme == "amqp" {
-				t.Errorf("%s: got %v, want context.Canceled", name, err)
+				t.Errorf("%s: Dial returned %v, want context.Canceled", name, err)
 			}
 			_ = l.Close()
 		}

@@ -201,7 +201,8 @@ func TestAtLeastOnceNeedsRejectPublish(t *testing.T) {
 	}
 }
 
-// Brokers before 4.0.1 trust an x-death header from a client. Here they therefore detect a cycle and drop the message.
+// Brokers before 4.0.1 trust an x-death header from a client. In this test, they therefore detect a cycle and drop the
+// message.
 func TestOldDeathsOfAClient(t *testing.T) {
 	for version, arrives := range map[string]bool{"3.10.8": false, "4.0.0": false, "4.0.1": true, "4.3.0": true} {
 		w := newWorld(version)
@@ -212,7 +213,7 @@ func TestOldDeathsOfAClient(t *testing.T) {
 		}}})
 		w.pass(time.Second)
 		if got := dest.Ready() == 1; got != arrives {
-			t.Errorf("RabbitMQ %s: arrived: got %t, want %t", version, got, arrives)
+			t.Errorf("RabbitMQ %s: the message arrived: %t, want %t", version, got, arrives)
 		}
 	}
 }
@@ -348,7 +349,7 @@ func TestDelays(t *testing.T) {
 		after = append(after, a.at.Sub(epoch))
 	}
 	if !slices.Equal(after, []time.Duration{0, 1500 * time.Millisecond, 2 * time.Second}) || w.got[1].Message.Headers["x-delay"] != int64(-1500) {
-		t.Errorf(`got deliveries %+v after %v, want them after [0 1500ms 2s], the second one with x-delay = -1500`, w.got, after)
+		t.Errorf(`got the deliveries %+v after %v, want them after [0 1500ms 2s], the second one with x-delay = -1500`, w.got, after)
 	}
 }
 

@@ -68,7 +68,7 @@ func TestStuckQueueDelaysOnlyItsMessages(t *testing.T) {
 			batch[i] = amqpx.Message{Queue: "orders", Delay: time.Duration(1+i%15) * time.Minute}
 		}
 		if err := c.SendBatch(t.Context(), batch); err != nil || time.Since(began) > 0 {
-			t.Errorf("a batch for other queues while one queue is stuck: got %v after %v, want no error immediately", err, time.Since(began))
+			t.Errorf("a batch for other queues while one queue is stuck: got %v after %v, want nil after 0s", err, time.Since(began))
 		}
 		stuck.Wait()
 		if n := unknown.Load(); n < 32 || n > 64 || n+notSent.Load() != 300 {
@@ -189,7 +189,7 @@ func TestOneBadMessageRepeatsNoOther(t *testing.T) {
 				}
 				m.Holds("q", 599, 0)
 				if n := c.Stats().Publish.Sessions; n != 1 {
-					t.Errorf("%d connections, want 1", n)
+					t.Errorf("the client used %d connections, want 1", n)
 				}
 			})
 		})

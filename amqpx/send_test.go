@@ -43,7 +43,7 @@ func TestNackIsInTheError(t *testing.T) {
 			"SendBatch": func() error { return c.SendBatch(t.Context(), []amqpx.Message{msg}) },
 		} {
 			if err := send(); !errors.Is(err, amqpx.ErrNacked) || !errors.Is(err, amqpx.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s: got %v, want amqpx.ErrNacked and amqpx.ErrNotSent and context.DeadlineExceeded", name, err)
+				t.Errorf("%s: got %v, want amqpx.ErrNacked, amqpx.ErrNotSent and context.DeadlineExceeded", name, err)
 			}
 		}
 		time.AfterFunc(time.Second, undo)
@@ -71,8 +71,8 @@ func TestHeadersThatABrokerDelaysBy(t *testing.T) {
 	})
 }
 
-// A message that would block all other messages in its delay queue is refused. A retry of such a
-// message continues with a lower priority.
+// A message that would block all other messages in its delay queue is refused. A retry of such a message continues with
+// a lower priority.
 func TestPriorityBefore43(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

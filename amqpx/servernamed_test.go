@@ -49,8 +49,7 @@ func TestDelayedReply(t *testing.T) {
 	})
 }
 
-// No other connection can bind a queue that is exclusive to a connection, but every connection may
-// publish to it.
+// No other connection can bind a queue that is exclusive to a connection, but every connection may publish to it.
 func TestReplyToAnExclusiveQueue(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

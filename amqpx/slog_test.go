@@ -31,7 +31,7 @@ func TestSlogLogger(t *testing.T) {
 	logger.Error("failed")
 	want := "level=WARN msg=ended queue=orders logger=consume error=\"no route\" after=1s attempt=2 of=\"[a b]\"\nlevel=ERROR msg=failed\n"
 	if got := out.String(); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
+		t.Errorf("the log:\ngot\n%swant\n%s", got, want)
 	}
 	if logger.Core().Enabled(zap.DebugLevel) || !logger.Core().Enabled(zap.InfoLevel) {
 		t.Errorf("the logger's enabled levels: got debug %t and info %t, want the handler's: false and true",

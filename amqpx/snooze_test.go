@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A snoozed message is delivered again as many times as the handler wants, with the same number of
-// attempts, and the record of earlier failures is kept.
+// A snoozed message is delivered again as many times as the handler wants, with the same number of attempts, and the
+// record of earlier failures is kept.
 func TestSnooze(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
@@ -42,7 +42,7 @@ func TestSnooze(t *testing.T) {
 		}
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 {
-			t.Fatalf("%d dead letters, want 1", len(dead))
+			t.Fatalf("got %d dead letters, want 1", len(dead))
 		}
 		h := dead[0].Headers
 		if list, _ := h[amqpx.HeaderAttempts].([]any); len(list) != 2 || h[header.Snoozes] != int64(6) || h["tenant"] != "blue" {
@@ -115,7 +115,7 @@ func TestRetryDelay(t *testing.T) {
 					t.Fatalf("RetryDelay returned %v, %t, want %v to %v, %t", delay, ok, test.from, test.to, test.ok)
 				}
 				if second.IsZero() == ok {
-					t.Fatalf("delivered again: got %v, want %v", !second.IsZero(), ok)
+					t.Fatalf("the message was delivered again: %v, want %v", !second.IsZero(), ok)
 				}
 				if waited := second.Sub(first) - time.Second; ok && (waited < delay || waited > delay+time.Second) {
 					t.Errorf("the next delivery arrived after %v, want %v, as returned by RetryDelay, or up to 1s more", waited, delay)
@@ -168,7 +168,7 @@ func TestMiddleware(t *testing.T) {
 			t.Errorf("got the calls %q, want %q", log, want)
 		}
 		if n := m.State("q.dead").Ready; n != 1 {
-			t.Errorf("%d dead letters, want 1", n)
+			t.Errorf("got %d dead letters, want 1", n)
 		}
 	})
 }
@@ -194,7 +194,7 @@ func TestHandlerTimeout(t *testing.T) {
 		after(2 * time.Hour)
 		k.stop()
 		if len(causes) != 2 || !errors.Is(causes[0], amqpx.ErrHandlerTimeout) {
-			t.Errorf("got the causes %v, want two, the first one %v", causes, amqpx.ErrHandlerTimeout)
+			t.Errorf("the contexts of the handlers have the causes %v, want two, the first one %v", causes, amqpx.ErrHandlerTimeout)
 		}
 		if n := m.State("q.dead").Ready + m.State("q").Ready; n != 0 {
 			t.Errorf("%d messages are left, want 0", n)

@@ -23,7 +23,7 @@ func TestStrategyThatWasNotConstructed(t *testing.T) {
 	} {
 		_, err := amqpx.Open(t.Context(), amqpx.Config{URL: "amqp://127.0.0.1:1/", Strategy: s})
 		if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%T: got %v, want amqpx.ErrConfig with %q", s, err, want)
+			t.Errorf("Open with a %T: got %v, want amqpx.ErrConfig with %q", s, err, want)
 		}
 	}
 	if _, err := amqpx.NewAuto(amqpx.AutoConfig{Bucket: &dlx.Bucket{}, Plugin: (*plugin.Strategy)(nil)}); !errors.Is(err, amqpx.ErrConfig) {

@@ -78,7 +78,7 @@ func TestHealthOfABrokenQueue(t *testing.T) {
 			t.Errorf("Health after the repair: got %v, want nil", err)
 		}
 		if len(got.all()) != 1 {
-			t.Errorf("handled after the repair: got %q, want one message", got.ids())
+			t.Errorf("after the repair, the messages %q were handled, want one message", got.ids())
 		}
 		m.CutConnections()
 		after(time.Minute)
@@ -104,7 +104,7 @@ func TestOneOfManyConsumersIsSuspected(t *testing.T) {
 		go func() { ended <- c.ConsumeAll(ctx, all...) }()
 		after(time.Minute)
 		if got := len(m.connections(" consume")); got != 1 {
-			t.Errorf("%d shared connections, want 1", got)
+			t.Errorf("got %d shared connections, want 1", got)
 		}
 		for _, k := range c.Stats().Consumers {
 			if own := k.Connection != nil; own != (k.Queue == "broken") {

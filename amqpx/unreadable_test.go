@@ -70,7 +70,7 @@ func TestUnreadable(t *testing.T) {
 				k := c.consume("q", got.handle, amqpx.WithConcurrency(1))
 				after(time.Second)
 				if ids := got.ids(); strings.Join(ids, " ") != "before after" {
-					t.Errorf("handled %v, want [before after]", ids)
+					t.Errorf("the messages %v were handled, want [before after]", ids)
 				}
 				m.Holds("q", 0, 0)
 				dead, err := inspect.Peek(t.Context(), m.dialed(t), "q.dead", inspect.PeekOptions{})

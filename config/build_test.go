@@ -58,7 +58,7 @@ func TestStrategies(t *testing.T) {
 			t.Errorf("%s: got strategy %s with maximum delay %v, want %s with %v (0 means any)", c.yaml, s.Name(), s.MaxDelay(), c.name, c.max)
 		}
 		if _, ok := s.Topology().Queue(c.queue); !ok {
-			t.Errorf("%s: got a topology without the queue %s, want it", c.yaml, c.queue)
+			t.Errorf("%s: the topology has no queue %s, want it", c.yaml, c.queue)
 		}
 	}
 }
@@ -133,7 +133,7 @@ destinations:
 		}
 	}
 	if len(bindings) != 0 {
-		t.Errorf("got further bindings %v, want none", bindings)
+		t.Errorf("got the additional bindings %v, want none", bindings)
 	}
 	if err := got.Validate(topology.DelayPrefix("p")); err != nil {
 		t.Errorf("Validate: got %v, want no error", err)
@@ -313,17 +313,17 @@ func TestAutoProbesForInstants(t *testing.T) {
 		t.Cleanup(srv.Close)
 		url, err := srv.Listen()
 		if err != nil {
-			t.Fatalf("RabbitMQ %s: got %v, want no error", version, err)
+			t.Fatalf("RabbitMQ %s: Listen: got %v, want no error", version, err)
 		}
 		c := mustLoad(t, "broker: {url: '"+url+"'}\ndelay: {strategy: auto, native: {auto: true}, previous: [{layout: hex}]}\n")
 		s := mustStrategy(t, c)
 		r, err := s.Route(topology.Destination{Queue: "q"}, time.Hour, 0)
 		if err != nil || !strings.HasPrefix(r.Queue, "delay."+want+".") {
-			t.Errorf("RabbitMQ %s: got the route %+v, error %v, want a Queue that starts with %q and no error", version, r, err, "delay."+want+".")
+			t.Errorf("RabbitMQ %s: Route: got %+v, error %v, want a Queue that starts with %q and no error", version, r, err, "delay."+want+".")
 		}
 		offline, err := c.Offline()
 		if err != nil {
-			t.Fatalf("RabbitMQ %s: got %v, want no error", version, err)
+			t.Fatalf("RabbitMQ %s: Offline: got %v, want no error", version, err)
 		}
 		if _, routes := offline.(amqpx.InstantProber).Canary("x"); len(routes) != dlx.DefaultNativeQueues {
 			t.Errorf("Offline: got %d canary routes, want %d", len(routes), dlx.DefaultNativeQueues)

@@ -27,8 +27,7 @@ func TestDatabaseURLErrorsHidePasswords(t *testing.T) {
 	}
 }
 
-// Concurrent transactions that read and then write wait for each other instead of failing with
-// "database is locked".
+// Concurrent transactions that read and then write wait for each other instead of failing with "database is locked".
 func TestSQLiteWritersWait(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "100% of #1?.db")
 	for _, form := range []URL{URL("sqlite:" + strings.ReplaceAll(file, "?", "-")), URL("sqlite://" + strings.ReplaceAll(file, "?", "-")), "sqlite::memory:"} {
@@ -82,9 +81,9 @@ func TestSQLitePathIsTaken(t *testing.T) {
 	defer func() { _ = db.Close() }()
 	var mode string
 	if err := db.QueryRowContext(t.Context(), "PRAGMA journal_mode").Scan(&mode); err != nil || mode != "wal" {
-		t.Errorf(`got the journal mode %q, error %v, want "wal" and no error`, mode, err)
+		t.Errorf(`OpenDB: got the journal mode %q, error %v, want "wal" and no error`, mode, err)
 	}
 	if found, _ := filepath.Glob(dir + "/a%20#b.db"); len(found) != 1 {
-		t.Errorf("got the files %v, want one with the given name", found)
+		t.Errorf("OpenDB created the files %v, want one with the given name", found)
 	}
 }

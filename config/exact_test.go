@@ -22,11 +22,11 @@ func TestExact(t *testing.T) {
 		c := mustLoad(t, "broker: {url: 'amqp://h/'}\ndestinations: [{queue: q}, {queue: slow, lead: 5s}]\n"+text+"\n")
 		s, err := c.Offline()
 		if err != nil {
-			t.Fatalf("%s: got %v, want no error", text, err)
+			t.Fatalf("%s: Offline: got %v, want no error", text, err)
 		}
 		var client amqpx.Config
 		if client, err = c.Client(s, nil); err != nil {
-			t.Fatalf("%s: got %v, want no error", text, err)
+			t.Fatalf("%s: Client: got %v, want no error", text, err)
 		}
 		if client.Lead != want[0] || c.Delay.Bucket.Resolution != want[1] {
 			t.Errorf("%s: got the lead %v and the resolution %v, want %v and %v", text, client.Lead, c.Delay.Bucket.Resolution, want[0], want[1])
@@ -43,7 +43,7 @@ func TestExact(t *testing.T) {
 		"destinations: [{queue: q, lead: 2m}]":                     "destinations[0].lead: expected 0 to 1m",
 	} {
 		if _, err := load([]byte(text+"\n"), Source{}); !strings.Contains(errText(err), want) {
-			t.Errorf("%s: got %v, want an error with %q", text, err, want)
+			t.Errorf("load(%s): got %v, want an error with %q", text, err, want)
 		}
 	}
 }

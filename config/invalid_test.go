@@ -223,7 +223,7 @@ func TestErrorLists(t *testing.T) {
   line 2, column 13: delay.strategy: "fast"; expected auto, bucket, ttl, plugin or native
   line 3, column 15: delay.queue_type: "slow"; expected quorum or classic`
 	if errText(err) != want {
-		t.Errorf("got the error %v, want %v", err, want)
+		t.Errorf("load: got the error %v, want %v", err, want)
 	}
 }
 

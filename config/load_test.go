@@ -159,7 +159,7 @@ func TestLoadEverything(t *testing.T) {
 	}
 	c.Schedules[0].End = c.Schedules[0].End.UTC()
 	if !reflect.DeepEqual(c, want) {
-		t.Errorf("got  %#v\nwant %#v", c, want)
+		t.Errorf("the loaded configuration:\ngot  %#v\nwant %#v", c, want)
 	}
 	for _, s := range settingsOf(c) {
 		if reflect.ValueOf(s.field).Elem().IsZero() && !slices.Contains(excluded, s.path) {
@@ -179,7 +179,7 @@ func TestLoadDefaults(t *testing.T) {
 	}
 	want.origins = c.origins
 	if !reflect.DeepEqual(c, want) {
-		t.Errorf("got %#v, want %#v", c, want)
+		t.Errorf("the default configuration: got %#v, want %#v", c, want)
 	}
 	s, err := c.Strategy(t.Context(), nil)
 	if err != nil {
@@ -190,7 +190,7 @@ func TestLoadDefaults(t *testing.T) {
 	}
 }
 
-// Each source takes precedence over the ones after it.
+// A flag takes precedence over the variable RABBITDELAY_BROKER_URL, then come the file and the variable AMQP_URL.
 func TestPrecedence(t *testing.T) {
 	file := []byte("broker: {url: amqp://file/}\ndelay: {prefix: file, queue_type: classic}\n")
 	check := func(want string, src Source) {
@@ -203,7 +203,7 @@ func TestPrecedence(t *testing.T) {
 			t.Errorf("broker.url is %s, want %s", got, want)
 		}
 		if c.Delay.Prefix != "file" || c.Delay.QueueType != topology.Classic {
-			t.Errorf("got the delay section %+v, want the file's prefix and queue type", c.Delay)
+			t.Errorf("the section delay is %+v, want the file's prefix and queue type", c.Delay)
 		}
 	}
 	t.Setenv("AMQP_URL", "amqp://amqp-url/")
@@ -234,7 +234,8 @@ func TestNoBroker(t *testing.T) {
 	}
 }
 
-// The default of the management URL is the host of a broker with the default port. There is none for other ports.
+// By default, the management API is expected on the host of a broker that uses AMQP's default port. If no broker uses
+// it, there is no default.
 func TestManagementIsBesideTheDefaultPort(t *testing.T) {
 	for file, want := range map[string]string{
 		"{url: 'amqp://h/'}":                                  "http://h:15672",
@@ -249,7 +250,7 @@ func TestManagementIsBesideTheDefaultPort(t *testing.T) {
 		case want == "" && !errors.Is(err, ErrNoManagement):
 			t.Errorf("%s: got %v, want ErrNoManagement", file, err)
 		case want != "" && err != nil:
-			t.Errorf("%s: got error %v, want the endpoint %s", file, err, want)
+			t.Errorf("%s: got %v, want the endpoint %s", file, err, want)
 		case want != "" && live.Internal(m).Endpoint() != want:
 			t.Errorf("%s: got the endpoint %s, want %s", file, live.Internal(m).Endpoint(), want)
 		}
@@ -354,7 +355,7 @@ func TestExpansionCannotInject(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Broker.URL != "" || len(c.Topology.Queues) != 0 || c.Broker.ConnectionName != os.Getenv("RD_TEST_EVIL") {
-		t.Errorf(`got %#v, want Broker.URL = "", no queues and Broker.ConnectionName = %q`, c, os.Getenv("RD_TEST_EVIL"))
+		t.Errorf(`load with a variable that contains YAML: got %#v, want Broker.URL = "", no queues and Broker.ConnectionName = %q`, c, os.Getenv("RD_TEST_EVIL"))
 	}
 	t.Setenv("RD_TEST_EVIL", "{name: evil, max_length: 1}")
 	c, err = load([]byte("queues:\n  - name: ${RD_TEST_EVIL}\n"), Source{})

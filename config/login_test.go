@@ -97,15 +97,15 @@ func TestLoginIsRefused(t *testing.T) {
 	} {
 		_, err := load([]byte("broker: "+file+"\n"), Source{})
 		if errText(err) != want {
-			t.Errorf("%s: got %v, want %s", file, err, want)
+			t.Errorf("load(%s): got %v, want %s", file, err, want)
 		}
 	}
 	c := &Config{Broker: Broker{URL: "amqp://h", Username: "shop", PasswordFile: "/none"}}
 	if _, err := c.Client(nil, nil); errText(err) != "broker.password_file: cannot read /none: no such file or directory" {
-		t.Errorf(`got the error %v, want "broker.password_file: cannot read /none: no such file or directory"`, err)
+		t.Errorf(`Client: got %v, want "broker.password_file: cannot read /none: no such file or directory"`, err)
 	}
 	if _, err := c.Management(); errText(err) != "broker.password_file: cannot read /none: no such file or directory" {
-		t.Errorf(`got the error %v, want "broker.password_file: cannot read /none: no such file or directory"`, err)
+		t.Errorf(`Management: got %v, want "broker.password_file: cannot read /none: no such file or directory"`, err)
 	}
 }
 

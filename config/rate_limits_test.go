@@ -31,7 +31,7 @@ destinations:
 		"[{exchange: e, routing_key: a, rate_limit: {per_second: 1}}, {exchange: e, routing_key: b, rate_limit: {per_second: 2}}]": "destinations[1].rate_limit: exchange \"e\" has a different rate limit at destinations[0]",
 	} {
 		if _, err := load([]byte("destinations: "+text+"\n"), Source{}); err == nil || !strings.Contains(err.Error(), problem) {
-			t.Errorf("%s: got %v, want an error with %q", text, err, problem)
+			t.Errorf("load with the destinations %s: got %v, want an error with %q", text, err, problem)
 		}
 	}
 }

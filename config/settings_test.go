@@ -151,7 +151,7 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 		_, err := load(nil, Source{Overrides: map[string]Override{s.path: {value, "--flag"}}})
 		e, ok := errors.AsType[*Error](err)
 		if want == "" {
-			t.Errorf("%s: got no expected error for this setting in the test, want one in the map zero", s.path)
+			t.Errorf("%s: the test's map zero has no expected error for this setting, want one", s.path)
 		}
 		if !ok || len(e.Problems) != 1 {
 			t.Errorf("%s given as %q: got %v, want an *Error with one problem", s.path, value, err)

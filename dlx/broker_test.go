@@ -17,8 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// broker is an in-memory RabbitMQ on which every message that reaches a final queue is consumed
-// immediately.
+// broker is an in-memory RabbitMQ on which every message that reaches a final queue is consumed immediately.
 type broker struct {
 	srv  *amqptest.Server
 	conn *amqp.Connection

@@ -99,7 +99,7 @@ func TestFieldErrorNamesValueAndBound(t *testing.T) {
 	err := dlx.BucketConfig{Resolution: 3 * time.Millisecond}.Validate()
 	want := "bucket: Resolution is 3ms; it must be whole milliseconds from 10ms to 1h"
 	if err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
+		t.Errorf("Validate:\ngot  %v\nwant %s", err, want)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestBucketDelayErrors(t *testing.T) {
 				continue
 			}
 			if e.Strategy != "bucket" || e.Delay != bad.delay || e.Min != 0 || e.Max != bucket.MaxDelay() || e.Reason == "" || e.Hint == "" {
-				t.Errorf(`got the error %+v, want Strategy = "bucket", Delay = %v, Min = 0, Max = %v, a Reason and a Hint`,
+				t.Errorf(`Route: got the error %+v, want Strategy = "bucket", Delay = %v, Min = 0, Max = %v, a Reason and a Hint`,
 					e, bad.delay, bucket.MaxDelay())
 			}
 		}
@@ -311,7 +311,7 @@ func TestBucketNames(t *testing.T) {
 				}
 			}
 		}
-		t.Errorf("%+v: got a topology without both of queue %s and exchange %s, want both", c, queue, exchange)
+		t.Errorf("%+v: the topology lacks queue %s or exchange %s, want both", c, queue, exchange)
 	}
 	has(dlx.BucketConfig{}, "delay.bucket.30m", "delay.bucket.1m")
 	has(dlx.BucketConfig{}, "delay.bucket.10ms", "delay.bucket.level-0")

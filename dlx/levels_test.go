@@ -64,7 +64,7 @@ func newLevels(t failer, c dlx.LevelsConfig) *dlx.Levels {
 	t.Helper()
 	s, err := dlx.NewLevels(c)
 	if err != nil {
-		t.Fatalf("%+v: got %v, want a strategy", c, err)
+		t.Fatalf("NewLevels with %+v: got %v, want a strategy", c, err)
 	}
 	return s
 }
@@ -73,7 +73,7 @@ var levelsConfigs = []dlx.LevelsConfig{
 	{Layout: dlx.LayoutNServiceBus}, {Layout: dlx.LayoutCelery}, {Layout: dlx.LayoutCelery, QueueType: topology.Classic},
 }
 
-// lines returns broker objects as texts, which can be compared and printed.
+// lines returns broker objects as strings, which can be compared and printed.
 func lines(t topology.Topology) []string {
 	var out []string
 	for _, e := range t.Exchanges {
@@ -117,12 +117,12 @@ func TestLevelsAreTheirs(t *testing.T) {
 		got := lines(newLevels(t, c).Topology())
 		for _, l := range all {
 			if !slices.Contains(got, l) {
-				t.Errorf("%s %s: got a topology without %q, want it, because the other system declares it", c.Layout, c.QueueType, l)
+				t.Errorf("%s %s: the topology has no %q, want it, because the other system declares it", c.Layout, c.QueueType, l)
 			}
 		}
 		for _, l := range got {
 			if !slices.Contains(all, l) {
-				t.Errorf("%s %s: got %q in the topology, want only what the other system declares", c.Layout, c.QueueType, l)
+				t.Errorf("%s %s: the topology has %q, want only what the other system declares", c.Layout, c.QueueType, l)
 			}
 		}
 		for _, name := range namesOf(newLevels(t, c).Topology()) {

@@ -68,13 +68,13 @@ func TestNativeRoute(t *testing.T) {
 		if c.exchange == "" {
 			var e *topology.DelayError
 			if !errors.As(err, &e) || e.Delay != c.delay || e.Reason == "" || e.Hint == "" {
-				t.Errorf("%v with tolerance %v: got %+v, %v, want a *DelayError with a reason and a hint", c.delay, c.tolerance, r, err)
+				t.Errorf("Route with the delay %v and the tolerance %v: got %+v, %v, want a *DelayError with a reason and a hint", c.delay, c.tolerance, r, err)
 			}
 			continue
 		}
 		if err != nil || r.Exchange != c.exchange || r.Queue != c.queue || r.RoutingKey != c.key || r.Delay != c.took || !r.Mandatory ||
 			(r.InstantHeader == topology.HeaderInstant) != (c.took > 0) || (r.Hops == 1) != (c.took > 0) {
-			t.Errorf("%v with tolerance %v: got %+v, error %v, want %+v and no error", c.delay, c.tolerance, r, err, c)
+			t.Errorf("Route with the delay %v and the tolerance %v: got %+v, error %v, want %+v and no error", c.delay, c.tolerance, r, err, c)
 		}
 	}
 }

@@ -349,7 +349,7 @@ func FuzzRoute(f *testing.F) {
 			t.Fatal(err)
 		}
 		if len(r.RoutingKey) > topology.MaxRoutingKey {
-			t.Fatalf("got a routing key of %d bytes, want at most %d", len(r.RoutingKey), topology.MaxRoutingKey)
+			t.Fatalf("Route: got a routing key of %d bytes, want at most %d", len(r.RoutingKey), topology.MaxRoutingKey)
 		}
 	})
 }

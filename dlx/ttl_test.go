@@ -91,19 +91,19 @@ func TestTTLRoute(t *testing.T) {
 		if c.exchange == "" {
 			var e *topology.DelayError
 			if !errors.As(err, &e) || e.Delay != c.delay || e.Reason == "" || e.Hint == "" {
-				t.Errorf("%v with tolerance %v: got %+v, %v, want a *DelayError with a reason and a hint", c.delay, c.tolerance, r, err)
+				t.Errorf("Route with the delay %v and the tolerance %v: got %+v, %v, want a *DelayError with a reason and a hint", c.delay, c.tolerance, r, err)
 			}
 			continue
 		}
 		if err != nil || r.Exchange != c.exchange || r.RoutingKey != c.key || r.Delay != c.took || r.Hops != c.hops || !r.Mandatory {
-			t.Errorf("%v with tolerance %v: got %+v, error %v, want no error, Exchange = %v, RoutingKey = %v, Delay = %v, Hops = %v and Mandatory = true",
+			t.Errorf("Route with the delay %v and the tolerance %v: got %+v, error %v, want no error, Exchange = %v, RoutingKey = %v, Delay = %v, Hops = %v and Mandatory = true",
 				c.delay, c.tolerance, r, err, c.exchange, c.key, c.took, c.hops)
 		}
 	}
 	_, err := strict.Route(dest, time.Hour, 0)
 	want := "ttl strategy: delay 1h is not declared; declared delays are 1m, 15m, 2d; declare the delay, enable round_up, set a tolerance, or use the bucket strategy"
 	if err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
+		t.Errorf("Route with a delay that is not declared:\ngot  %v\nwant %s", err, want)
 	}
 	if !strict.Declares(15*time.Minute) || strict.Declares(time.Hour) || strict.Declares(0) || strict.Declares(49*time.Hour) {
 		t.Errorf("Declares of 15m, 1h, 0 and 49h: got %t, %t, %t and %t, want true, false, false and false",

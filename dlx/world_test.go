@@ -185,7 +185,7 @@ func newBucket(t failer, c dlx.BucketConfig) *dlx.Bucket {
 	t.Helper()
 	b, err := dlx.NewBucket(c)
 	if err != nil {
-		t.Fatalf("%+v: got %v, want a strategy", c, err)
+		t.Fatalf("NewBucket with %+v: got %v, want a strategy", c, err)
 	}
 	return b
 }
@@ -194,7 +194,7 @@ func newTTL(t failer, c dlx.TTLConfig) *dlx.TTL {
 	t.Helper()
 	s, err := dlx.NewTTL(c)
 	if err != nil {
-		t.Fatalf("%+v: got %v, want a strategy", c, err)
+		t.Fatalf("NewTTL with %+v: got %v, want a strategy", c, err)
 	}
 	return s
 }
@@ -203,7 +203,7 @@ func newNative(t failer, c dlx.NativeConfig) *dlx.Native {
 	t.Helper()
 	s, err := dlx.NewNative(c)
 	if err != nil {
-		t.Fatalf("%+v: got %v, want a strategy", c, err)
+		t.Fatalf("NewNative with %+v: got %v, want a strategy", c, err)
 	}
 	return s
 }

@@ -81,25 +81,25 @@ func TestRoute(t *testing.T) {
 		if c.ms < 0 {
 			var e *topology.DelayError
 			if !errors.As(err, &e) || e.Strategy != "plugin" || e.Delay != c.delay || e.Max != time.Hour || e.Reason == "" || e.Hint == "" {
-				t.Errorf("delay %v with tolerance %v: got %+v, %v, want a *DelayError from the plugin strategy with a reason and a hint",
+				t.Errorf("Route with the delay %v and the tolerance %v:  got %+v, %v, want a *DelayError from the plugin strategy with a reason and a hint",
 					c.delay, c.tolerance, r, err)
 			}
 			continue
 		}
 		if err != nil || r.RoutingKey != "plugin.orders.expire" || r.Delay != time.Duration(c.ms)*time.Millisecond || r.Hops != 0 {
-			t.Errorf(`delay %v with tolerance %v: got %+v, %v, want RoutingKey = "plugin.orders.expire", Delay = %v, Hops = 0 and no error`,
+			t.Errorf(`Route with the delay %v and the tolerance %v:  got %+v, %v, want RoutingKey = "plugin.orders.expire", Delay = %v, Hops = 0 and no error`,
 				c.delay, c.tolerance, r, err, time.Duration(c.ms)*time.Millisecond)
 			continue
 		}
 		header, has := r.Headers[plugin.HeaderDelay]
 		if c.ms == 0 {
 			if has || r.Exchange != "delay.deliver" || !r.Mandatory {
-				t.Errorf("route without a delay: got %+v, want delay.deliver, mandatory and without x-delay", r)
+				t.Errorf("Route without a delay: got %+v, want delay.deliver, mandatory and without x-delay", r)
 			}
 			continue
 		}
 		if header != c.ms || r.Exchange != "delay.plugin" || r.Mandatory {
-			t.Errorf(`delay %v: got %+v, want x-delay = %v, Exchange = "delay.plugin" and Mandatory = false`, c.delay, r, c.ms)
+			t.Errorf(`Route with the delay %v: got %+v, want x-delay = %v, Exchange = "delay.plugin" and Mandatory = false`, c.delay, r, c.ms)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestDestinations(t *testing.T) {
 	for _, d := range []topology.Destination{{}, {Queue: "delay.plugin"}, {Exchange: "delay.deliver"}, {Queue: "a", Exchange: "b"}} {
 		var e *topology.DestinationError
 		if _, err := s.Route(d, time.Second, 0); !errors.As(err, &e) || !errors.Is(err, topology.ErrDestination) {
-			t.Errorf("destination %+v: got %v, want ErrDestination in a *DestinationError", d, err)
+			t.Errorf("Route to %+v: got %v, want ErrDestination in a *DestinationError", d, err)
 		}
 	}
 	fits := strings.Repeat("q", topology.MaxRoutingKey-len("plugin."))
@@ -179,12 +179,12 @@ func TestTopology(t *testing.T) {
 	}
 	x := top.Exchanges[len(top.Exchanges)-1]
 	if x.Name != "p.plugin" || x.Kind != "x-delayed-message" || x.Table()["x-delayed-type"] != "topic" || x.AlternateExchange != "" {
-		t.Errorf(`got exchange %+v, want Name = "p.plugin", Kind = "x-delayed-message", x-delayed-type = "topic" and no alternate exchange`,
+		t.Errorf(`the topology has the exchange %+v, want Name = "p.plugin", Kind = "x-delayed-message", x-delayed-type = "topic" and no alternate exchange`,
 			x)
 	}
 	b := top.Bindings[len(top.Bindings)-1]
 	if b.Exchange != "p.plugin" || b.ToExchange != "p.deliver" || b.RoutingKey != "#" {
-		t.Errorf(`got binding %+v, want Exchange = "p.plugin", ToExchange = "p.deliver" and RoutingKey = "#"`, b)
+		t.Errorf(`the topology has the binding %+v, want Exchange = "p.plugin", ToExchange = "p.deliver" and RoutingKey = "#"`, b)
 	}
 }
 

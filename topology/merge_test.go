@@ -39,7 +39,7 @@ func TestMergeIsTheUnionInOrder(t *testing.T) {
 		Destinations: []topology.Destination{a.Destinations[0], b.Destinations[0]},
 	}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
+		t.Errorf("Merge:\ngot  %+v\nwant %+v", got, want)
 	}
 	if len(a.Queues) != 2 || len(b.Queues) != 2 {
 		t.Errorf("after Merge: got operands with %d and %d queues, want 2 and 2", len(a.Queues), len(b.Queues))
@@ -75,7 +75,7 @@ func TestMergeRefusesContradictions(t *testing.T) {
 func TestLookups(t *testing.T) {
 	top := topology.DeliveryTopology("p")
 	if e, ok := top.Exchange("p.deliver"); !ok || e.AlternateExchange != "p.parked" {
-		t.Errorf(`exchange: got %+v, %v, want ok = true and AlternateExchange = "p.parked"`, e, ok)
+		t.Errorf(`Exchange("p.deliver"): got %+v, %v, want ok = true and AlternateExchange = "p.parked"`, e, ok)
 	}
 	if _, ok := top.Queue("p.deliver"); ok {
 		t.Error("Queue(\"p.deliver\"): got true, want false, because p.deliver is an exchange")

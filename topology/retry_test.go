@@ -103,11 +103,11 @@ func TestRetryProperties(t *testing.T) {
 		least := backoff - backoff>>50 - 1 // a float64 cannot distinguish longer durations
 		now, next := steady.Delay(attempt, rnd), steady.Delay(attempt+1, rnd)
 		if now < least || now > bound || next < now {
-			t.Fatalf("got delays %v and %v for attempts %d and %d, want the first from %v to %v and the second no shorter",
+			t.Fatalf("Delay: got %v and %v for attempts %d and %d, want the first from %v to %v and the second no shorter",
 				now, next, attempt, attempt+1, least, bound)
 		}
 		if far := steady.Delay(attempt+rapid.Int().Draw(t, "more")>>1, rnd); far > bound || far < least {
-			t.Fatalf("got delay %v for an attempt after %d, want %v to %v", far, attempt, least, bound)
+			t.Fatalf("Delay: got %v for an attempt after %d, want %v to %v", far, attempt, least, bound)
 		}
 		p := policy(jitter)
 		low, mid, high := p.Delay(attempt, 0), p.Delay(attempt, rnd), p.Delay(attempt, 1)

@@ -87,7 +87,7 @@ func TestParseYAMLReadsEveryField(t *testing.T) {
 		},
 	}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
+		t.Errorf("ParseYAML:\ngot  %+v\nwant %+v", got, want)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestParseYAMLOfNothing(t *testing.T) {
 	for _, doc := range []string{"", "# only a comment\n", "---\n", "queues:\nbindings:\n", "{}"} {
 		got, err := topology.ParseYAML([]byte(doc))
 		if err != nil || !reflect.DeepEqual(got, topology.Topology{}) {
-			t.Errorf("document %q: got %+v, %v, want an empty topology", doc, got, err)
+			t.Errorf("ParseYAML(%q): got %+v, %v, want an empty topology", doc, got, err)
 		}
 	}
 }
@@ -240,10 +240,10 @@ func TestParseYAMLReportsLineAndPath(t *testing.T) {
 			got, err := topology.ParseYAML([]byte(m.doc))
 			var invalid *topology.ValidationError
 			if !errors.As(err, &invalid) || !errors.Is(err, topology.ErrInvalid) {
-				t.Fatalf("got error %v, want a *ValidationError", err)
+				t.Fatalf("ParseYAML: got the error %v, want a *ValidationError", err)
 			}
 			if !reflect.DeepEqual(got, topology.Topology{}) {
-				t.Errorf("got topology %+v, want an empty one for an invalid document", got)
+				t.Errorf("ParseYAML: got the topology %+v, want an empty one for an invalid document", got)
 			}
 			found := []string{}
 			for _, p := range invalid.Problems {
@@ -253,7 +253,7 @@ func TestParseYAMLReportsLineAndPath(t *testing.T) {
 				}
 				found = append(found, where+" "+p.String())
 			}
-			t.Errorf("got the following problems, want one at %s with path %q and text %q:\n%s", m.line, m.path, m.message, strings.Join(found, "\n"))
+			t.Errorf("ParseYAML: got the following problems, want one at %s with path %q and text %q:\n%s", m.line, m.path, m.message, strings.Join(found, "\n"))
 		})
 	}
 }
@@ -274,10 +274,10 @@ func TestParseYAMLReportsEverythingAtOnceInOrder(t *testing.T) {
 		"7 bindings[0].exchange", "7 bindings[0].queue",
 	}
 	if !reflect.DeepEqual(paths, want) {
-		t.Errorf("got  %q\nwant %q", paths, want)
+		t.Errorf("the paths of the problems:\ngot  %q\nwant %q", paths, want)
 	}
 	if text := err.Error(); !strings.HasPrefix(text, "7 problems:\n  line 2, column 32: destinations[0].retry.jitter: expected 0 to 1, got 2\n") {
-		t.Errorf("got error text %q, want prefix %q",
+		t.Errorf("the error's text: got %q, want the prefix %q",
 			text, "7 problems:\n  line 2, column 32: destinations[0].retry.jitter: expected 0 to 1, got 2\n")
 	}
 }
@@ -371,7 +371,7 @@ func TestFormatDuration(t *testing.T) {
 		-36 * time.Hour: "-1d12h", math.MaxInt64: "106751d23h47m16.854775807s",
 	} {
 		if got := topology.FormatDuration(d); got != want {
-			t.Errorf("%v: got %s, want %s", d, got, want)
+			t.Errorf("FormatDuration(%v) = %s, want %s", d, got, want)
 		}
 	}
 }
@@ -407,11 +407,11 @@ func FuzzParseYAML(f *testing.F) {
 		}
 		var invalid *topology.ValidationError
 		if !errors.As(err, &invalid) || len(invalid.Problems) == 0 || err.Error() == "" {
-			t.Fatalf("got %#v, want a *ValidationError with problems", err)
+			t.Fatalf("ParseYAML: got %#v, want a *ValidationError with problems", err)
 		}
 		for _, p := range invalid.Problems {
 			if p.Message == "" || p.Line < 0 {
-				t.Fatalf("got problem %+v, want a message and a line of at least 0", p)
+				t.Fatalf("ParseYAML: got the problem %+v, want a message and a line of at least 0", p)
 			}
 		}
 	})

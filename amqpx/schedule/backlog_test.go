@@ -44,7 +44,7 @@ func TestBacklog(t *testing.T) {
 		t.Errorf("after the relay has run: got %+v, want Overdue = 3, Unsent = 0 and [0 1 1]", b)
 	}
 	if _, err := store.Backlog(canceled(), horizons, 10); err == nil {
-		t.Error("Backlog with a canceled context: got no error, want one")
+		t.Error("Backlog with a cancelled context: got no error, want one")
 	}
 }
 

@@ -147,7 +147,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	// and before the dead letter was sent. It may have two if the process ended before the acknowledgement.
 	q, _ := srv.Queue("q.dead")
 	if len(q.Messages) == 0 || slices.ContainsFunc(q.Messages, func(m amqptest.Message) bool { return !slices.Contains(killers, m.MessageId) }) {
-		t.Errorf("got the dead letters %+v, want at least one, and only those of %q", q.Messages, killers)
+		t.Errorf("q.dead: got the dead letters %+v, want at least one, and only those of %q", q.Messages, killers)
 	}
 }
 

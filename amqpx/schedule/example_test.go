@@ -132,8 +132,7 @@ func ExampleStore_Bulk() {
 	// 3 of 3 cancelled
 }
 
-// Each edit of a product postpones its reindexing by five seconds, up to a minute after the first
-// edit.
+// Each edit of a product postpones its reindexing by five seconds, up to a minute after the first edit.
 func ExampleStore_ScheduleUnique() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")

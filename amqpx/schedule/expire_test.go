@@ -46,7 +46,7 @@ func TestTasksExpire(t *testing.T) {
 				}
 			}
 			if got, want := fmt.Sprint(effects), "[early never moved rounded]"; got != want {
-				t.Errorf("got effects of the tasks %s, want %s", got, want)
+				t.Errorf("the effects are those of the tasks %s, want %s", got, want)
 			}
 			for id, want := range map[string]Status{"late": StatusExpired, "to exchange": StatusExpired, "early": StatusDone, "moved": StatusDone} {
 				task, err := s.Get(t.Context(), NoTx, id)
@@ -76,7 +76,7 @@ func TestExpiredTasksAreNotSent(t *testing.T) {
 		check(t, s.ScheduleBatch(t.Context(), NoTx, []Task{late, near("good")}))
 		<-time.After(2 * time.Second)
 		if got := sender.receipts(); len(got) != 1 || got[0].m.ID != "good" {
-			t.Errorf(`sent %v, want only "good"`, got)
+			t.Errorf(`the relay sent %v, want only "good"`, got)
 		}
 		task, err := s.Get(t.Context(), NoTx, "late")
 		check(t, err)

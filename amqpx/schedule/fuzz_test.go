@@ -12,8 +12,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// FuzzTaskID checks that an id is either refused with a TaskError, or accepted unchanged by every
-// part of the store and the handler.
+// FuzzTaskID checks that an id is either refused with a TaskError, or accepted unchanged by every part of the store and
+// the handler.
 func FuzzTaskID(f *testing.F) {
 	for _, id := range []string{
 		"order-42-expire", "", " ", "a ", "a\x00b", "\xff", strings.Repeat("x", 255), strings.Repeat("x", 256),

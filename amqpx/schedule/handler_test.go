@@ -51,7 +51,7 @@ func TestHandlerWithADeliveryOfATest(t *testing.T) {
 				handle := schedule.Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { effect = true; return nil }, schedule.WithGroup(group))
 				err = handle(t.Context(), &tc.delivery)
 				if effect != tc.effect || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
-					t.Errorf(`got effect %t and error %v, want effect %t and an error with %q ("" means no error)`, effect, err, tc.effect, tc.err)
+					t.Errorf(`the handler: got an effect: %t and the error %v, want an effect: %t and an error with %q ("" means no error)`, effect, err, tc.effect, tc.err)
 				}
 				if err != nil && (!errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err)) {
 					t.Errorf("the handler: got %v, want a rejection with ErrNotTask", err)

@@ -22,8 +22,8 @@ func relaysOf(t *testing.T, s *Store) ([]rows.Relay, error) {
 	return c.Relays(t.Context())
 }
 
-// A relay is listed while it runs. A relay that died stays listed for a week with the time at which it was
-// last seen. A relay that stopped properly is removed.
+// A relay is listed while it runs. A relay that died stays listed for a week with the time at which it was last seen. A
+// relay that stopped properly is removed.
 func TestRelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := openStore(t, &recorder{}, Config{VirtualTime: true})
@@ -66,7 +66,7 @@ func TestRelays(t *testing.T) {
 		stop()
 		check(t, <-done)
 		if got := relays(); len(got) != 1 {
-			t.Errorf("after this relay stopped: got %+v, want one relay", got)
+			t.Errorf("Relays after this relay stopped: got %+v, want one relay", got)
 		}
 	})
 }
@@ -84,7 +84,7 @@ func TestRelayThatCannotBeSeen(t *testing.T) {
 			t.Errorf("%d tasks were sent and Health is %v, want 1 and nil", len(got), s.Health())
 		}
 		if _, err := relaysOf(t, s); err == nil || errors.Is(err, ErrDenied) {
-			t.Errorf("without the table: got %v, want an error other than ErrDenied", err)
+			t.Errorf("reading the relays without their table: got %v, want an error other than ErrDenied", err)
 		}
 	})
 }

@@ -111,7 +111,7 @@ func TestResumeSpreads(t *testing.T) {
 		s.schedule(Task{ID: "young", Queue: "mail", DeliverAt: s.began.Add(time.Hour + 2*time.Minute)})
 		check(t, s.Resume(t.Context(), NoTx, mail, 10*time.Minute))
 		if err := s.Resume(t.Context(), NoTx, mail, 30); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "30*time.Second") {
-			t.Errorf("a spread without its unit: got %v, want an ErrConfig with the unit", err)
+			t.Errorf("Resume with a spread without a unit: got %v, want ErrConfig with the unit", err)
 		}
 		from := time.Since(s.began)
 		after(20 * time.Minute)
@@ -155,7 +155,7 @@ func TestResumeSpreadsWithinARateLimit(t *testing.T) {
 				from := time.Since(s.began)
 				states, err := s.Destinations(t.Context(), NoTx)
 				if check(t, err); len(states) != 1 || states[0].SpreadUntil.Sub(time.Now().Add(c.took)).Abs() > time.Second {
-					t.Errorf("got the destinations %+v, want one with SpreadUntil %v from now", states, c.took)
+					t.Errorf("Destinations: got %+v, want one with SpreadUntil %v from now", states, c.took)
 				}
 				after(10 * time.Minute)
 				at := s.instants("mail")
@@ -273,7 +273,7 @@ func wantRateLimit(t *testing.T, at []time.Duration, most int) {
 			i++
 		}
 		if n := j - i + 1; n > most {
-			t.Fatalf("%d tasks within a second from %v, want at most %d", n, at[i], most)
+			t.Fatalf("%d tasks took effect within a second from %v, want at most %d", n, at[i], most)
 		}
 	}
 }
@@ -330,14 +330,14 @@ func TestRateLimitsAreChecked(t *testing.T) {
 		{Queue: "a", PerSecond: 1, Burst: -1},
 	} {
 		if _, err := New(nil, nil, Config{RateLimits: []RateLimit{x}}); !errors.Is(err, ErrConfig) {
-			t.Errorf("%+v: got %v, want ErrConfig", x, err)
+			t.Errorf("New with the rate limit %+v: got %v, want ErrConfig", x, err)
 		}
 	}
 	s, db := openStore(t, nil, Config{})
 	defer func() { _ = db.Close() }()
 	for _, d := range []topology.Destination{{}, {Queue: "a", Exchange: "b"}, {Exchange: "e", RoutingKey: "k"}} {
 		if err := s.Pause(t.Context(), NoTx, d, ""); !errors.Is(err, ErrConfig) {
-			t.Errorf("pausing %v: got %v, want ErrConfig", d, err)
+			t.Errorf("Pause of %v: got %v, want ErrConfig", d, err)
 		}
 	}
 	if err := s.Resume(t.Context(), NoTx, mail, -1); !errors.Is(err, ErrConfig) {

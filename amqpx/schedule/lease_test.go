@@ -45,7 +45,7 @@ func (p *provider) wantCalls(n int, id string) {
 	p.Helper()
 	key := regexp.MustCompile(`^` + id + `\.[0-9]{12,13}\.q$`)
 	if len(p.calls) != n || slices.ContainsFunc(p.calls, func(k string) bool { return k != p.calls[0] || !key.MatchString(k) }) {
-		p.Errorf("got calls with the keys %q, want %d calls with one key that matches %s", p.calls, n, key)
+		p.Errorf("the provider got calls with the keys %q, want %d calls with one key that matches %s", p.calls, n, key)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 		s.wantEffects("pay", "q 1h0m10s")
 		s.wantTask("pay", StatusDone, 0)
 		if q, ok := s.srv.Queue("q"); !ok || q.Ready+q.Unacked != 0 {
-			s.Errorf("got the queue %+v, want it without messages", q)
+			s.Errorf("queue q: got %+v, want it without messages", q)
 		}
 	})
 }
@@ -123,8 +123,8 @@ func TestLeaseRetries(t *testing.T) {
 }
 
 // If a process dies during the work, the task can be cancelled when the lease has expired. A message that is
-// redelivered before is handled then. An attempt without an outcome counts, and after MaxAttempts of them the task
-// fails.
+// redelivered earlier waits for that time before it is handled. An attempt without an outcome counts, and after
+// MaxAttempts of them the task fails.
 func TestLeaseOfADeadProcess(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute, SweepInterval: time.Second}, func(_ *testing.T, s *site) {
 		// die starts an attempt and does nothing more, like a process that dies during the work.
@@ -300,7 +300,7 @@ func TestLeaseSkips(t *testing.T) {
 		}
 		for _, d := range []amqpx.Delivery{{ID: "t"}, {Version: 1}} {
 			if err := h(s.Context(), &d); !errors.Is(err, ErrNotTask) || !amqpx.IsRejected(err) {
-				s.Errorf("%+v: got %v, want ErrNotTask and amqpx.IsRejected = true", d, err)
+				s.Errorf("the handler with %+v: got %v, want ErrNotTask and amqpx.IsRejected = true", d, err)
 			}
 		}
 		s.schedule(Task{ID: "late", Queue: "q", DeliverAt: time.Now(), ExpiresAfter: time.Second})
@@ -368,7 +368,7 @@ func TestLeaseKey(t *testing.T) {
 		after(2 * time.Minute)
 		keys[p.calls[len(p.calls)-1]] = true
 		if len(p.calls) != 6 || len(keys) != 4 {
-			s.Errorf("got calls with the keys %q, want 6 calls with 4 different keys", p.calls)
+			s.Errorf("the provider got calls with the keys %q, want 6 calls with 4 different keys", p.calls)
 		}
 	})
 }

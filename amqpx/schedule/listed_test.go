@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A task for a destination that is not allowed is refused when it is scheduled, and not weeks later when it is sent.
+// A task for a destination that is not allowed is refused when it is scheduled rather than weeks later when it is sent.
 // The sender refuses it, or the store if it has no sender.
 func TestUnlistedDestinationIsRefused(t *testing.T) {
 	cfg := amqpx.Config{Declare: amqpx.DeclareListed, Destinations: []topology.Destination{{Queue: "orders"}}}

@@ -35,14 +35,14 @@ func TestTasksAreMessages(t *testing.T) {
 		}
 		a, b := got["a"], got["b"]
 		if a.Type != "order.expired" || a.CorrelationID != "req-7" || a.Priority != 3 || a.ContentType != "application/json" {
-			t.Errorf(`sent as %+v, want Type = "order.expired", CorrelationID = "req-7", Priority = 3 and ContentType = "application/json"`, a)
+			t.Errorf(`the message was sent as %+v, want Type = "order.expired", CorrelationID = "req-7", Priority = 3 and ContentType = "application/json"`, a)
 		}
 		if a.Headers["tenant"] != "blue" || a.Headers["traceparent"] != "00-1-2-01" || b.Headers["traceparent"] != "00-1-2-01" {
-			t.Errorf(`headers %v and %v, want tenant = "blue" in the first, and traceparent = "00-1-2-01" in both`,
+			t.Errorf(`the messages have the headers %v and %v, want tenant = "blue" in the first, and traceparent = "00-1-2-01" in both`,
 				a.Headers, b.Headers)
 		}
 		if len(headers) != 1 {
-			t.Errorf("got the caller's headers %v after Schedule, want only tenant, as before", headers)
+			t.Errorf("after Schedule, the caller's headers are %v, want only tenant, as before", headers)
 		}
 	})
 }

@@ -116,7 +116,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 					}
 				}
 				if q, _ := s.srv.Queue("q.dead"); len(q.Messages) > 0 {
-					t.Errorf("%d dead letters, want 0", len(q.Messages))
+					t.Errorf("got %d dead letters, want 0", len(q.Messages))
 				}
 			})
 		})

@@ -39,8 +39,7 @@ func (c *counting) Begin(ctx context.Context, opts *sql.TxOptions) (sqldb.Tx, er
 	return c.DB.Begin(ctx, opts)
 }
 
-// paced runs a store with its defaults in a bubble, and another store on the same database that
-// only writes.
+// paced runs a store with its defaults in a bubble, and another store on the same database that only writes.
 func paced(t *testing.T, cfg Config, test func(t *testing.T, s, other *Store, r *recorder, asked *counting)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,11 +69,11 @@ func TestVirtualDayIsCheap(t *testing.T) {
 		}
 		<-time.After(29 * time.Hour)
 		if n := asked.statements.Load(); n > 3000 {
-			t.Errorf("%d statements in 29 hours, want at most 3000", n)
+			t.Errorf("the store executed %d statements in 29 hours, want at most 3000", n)
 		}
 		relays, err := relaysOf(t, s)
 		if err != nil || len(relays) != 1 || time.Since(relays[0].Seen) > 20*time.Second {
-			t.Errorf("got the relays %+v, error %v, want one that was seen within the last 20s and no error", relays, err)
+			t.Errorf("this store's relays are %+v, error %v, want one that was seen within the last 20s and no error", relays, err)
 		}
 		if got := r.receipts(); len(got) != 3 {
 			t.Errorf("%d messages were sent, want 3", len(got))
@@ -178,7 +177,7 @@ func TestOverdueTasksAreCheapInABubble(t *testing.T) {
 		before := n.statements.Load()
 		<-time.After(48 * time.Hour)
 		if asked := n.statements.Load() - before; asked > 15_000 {
-			t.Errorf("%d statements in two days, want at most 15000", asked)
+			t.Errorf("the store executed %d statements in two days, want at most 15000", asked)
 		}
 	})
 }

@@ -188,8 +188,7 @@ func (w *world) due() (list []int) {
 	return list
 }
 
-// inTx runs a change in a transaction that commits or rolls back, and records it in the model if it
-// took effect.
+// inTx runs a change in a transaction that commits or rolls back, and records it in the model if it took effect.
 func (w *world) inTx(commit bool, change func(Executor) error, allowed error, apply func()) {
 	tx, err := w.db.BeginTx(context.Background(), nil)
 	if err != nil {
@@ -197,7 +196,7 @@ func (w *world) inTx(commit bool, change func(Executor) error, allowed error, ap
 	}
 	err = change(tx)
 	if !errors.Is(err, allowed) {
-		w.t.Fatalf("got error %v, want %v", err, allowed)
+		w.t.Fatalf("the change returned %v, want %v", err, allowed)
 	}
 	end := tx.Rollback
 	if commit {

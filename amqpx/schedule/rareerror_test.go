@@ -27,7 +27,8 @@ func TestFilterByRareError(t *testing.T) {
 	}
 }
 
-// If an attempt fails with another error while a bulk change is running, its task is left out of the change.
+// If a task's last error changes during a bulk change that selects by error, so that the filter no longer matches, the
+// task is left out.
 func TestErrorChangesDuringBulk(t *testing.T) {
 	s, db := closedStore(t)
 	many(t, s, time.Now().Add(time.Hour), 6)
@@ -45,6 +46,6 @@ func TestErrorChangesDuringBulk(t *testing.T) {
 	task, err := s.Get(t.Context(), NoTx, "t0003")
 	check(t, err)
 	if task.Status != StatusPending {
-		t.Errorf("the task with another error has status %s, want pending", task.Status)
+		t.Errorf("the task whose error changed has status %s, want pending", task.Status)
 	}
 }

@@ -153,7 +153,7 @@ func TestRecurringChanges(t *testing.T) {
 	task, err := c.stores[0].Get(ctx, NoTx, "a@2026-01-04T08:00:00Z")
 	check(t, err)
 	if string(task.Body) != "other" || task.Version != 2 {
-		t.Errorf(`got the body %q and version %d, want "other" and 2`, task.Body, task.Version)
+		t.Errorf(`the task has the body %q and version %d, want "other" and 2`, task.Body, task.Version)
 	}
 	daily.Cron = "0 9 * * *"
 	put(daily, Changed)

@@ -78,8 +78,8 @@ func openStore(t *testing.T, sender Sender, cfg Config) (*Store, *sql.DB) {
 	return s, db
 }
 
-// bubble runs test with a running store in virtual time. The relay sleeps for the poll interval of
-// an hour, unless it is woken.
+// bubble runs test with a running store in virtual time. The relay sleeps for the poll interval of an hour, unless it
+// is woken.
 func bubble(t *testing.T, sender Sender, cfg Config, test func(t *testing.T, s *Store, db *sql.DB)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 1 || got[0].at.Sub(start) > 5*time.Millisecond {
-			t.Fatalf("sent %v, want one message within 5ms", got)
+			t.Fatalf("the relay sent %v, want one message within 5ms", got)
 		}
 		// The relay also finds a task whose transaction commits after the wake-up.
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -164,7 +164,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 4 || got[3].m.Version != 2 {
-			t.Fatalf("sent %v, want 4 messages, the last for version 2 of the rescheduled task", got)
+			t.Fatalf("the relay sent %v, want 4 messages, the last for version 2 of the rescheduled task", got)
 		}
 	})
 }
@@ -221,8 +221,7 @@ func (l *unnotified) Listen(ctx context.Context, wake func()) error {
 	return ctx.Err()
 }
 
-// If notifications do not arrive, Run reports that once, does not count it as a fault, and tries
-// again later.
+// If notifications do not arrive, Run reports that once, does not count it as a fault, and tries again later.
 func TestRelayIsNotNotified(t *testing.T) {
 	var r recorder
 	var l unnotified
@@ -243,7 +242,7 @@ func TestRelayIsNotNotified(t *testing.T) {
 	})
 	said := logged.FilterMessageSnippet("cannot receive notifications").All()
 	if len(said) != 1 || said[0].ContextMap()["poll_interval"] != time.Hour || !strings.Contains(fmt.Sprint(said[0].ContextMap()["error"]), "transaction mode") {
-		t.Errorf(`logged %v, want one line with poll_interval = 1h and an error with "transaction mode"`,
+		t.Errorf(`got the log lines %v, want one with poll_interval = 1h and an error with "transaction mode"`,
 			said)
 	}
 }
@@ -276,7 +275,7 @@ func TestMarkOfAnOlderVersion(t *testing.T) {
 		t.Fatalf("Step: found %d, sent %d, error %v, want 1, 1 and no error for the new version", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || got[0].m.Version != 1 || got[1].m.Version != 2 {
-		t.Errorf("sent %v, want version 1, then version 2", got)
+		t.Errorf("the relay sent %v, want version 1, then version 2", got)
 	}
 }
 
@@ -297,12 +296,11 @@ func TestMarkOfATaskInsertedAgain(t *testing.T) {
 		t.Fatalf("Step: found %d, sent %d, error %v, want 1, 1 and no error for the new task", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || !got[1].m.Created.After(got[0].m.Created) {
-		t.Errorf("sent %v, want two messages, the second with a later creation time", got)
+		t.Errorf("the relay sent %v, want two messages, the second with a later creation time", got)
 	}
 }
 
-// A handler may fail before the relay has marked the task as sent. Its retry still gets its full
-// delay.
+// A handler may fail before the relay has marked the task as sent. Its retry still gets its full delay.
 func TestMarkAfterAFailedAttempt(t *testing.T) {
 	var r recorder
 	s, db := openStore(t, &r, Config{})
@@ -407,7 +405,7 @@ func TestConfigBounds(t *testing.T) {
 		"Grace":          {Grace: -1},
 	} {
 		if _, err := New(db, r, cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), field+":") {
-			t.Errorf("%s: got %v, want ErrConfig with %q", field, err, field+":")
+			t.Errorf("New with an invalid %s: got %v, want ErrConfig with %q", field, err, field+":")
 		}
 	}
 	if s.cfg.Horizon != time.Hour {
@@ -435,8 +433,8 @@ func TestMaxSendsOfOne(t *testing.T) {
 	}
 }
 
-// If a database stops answering without refusing connections, each part that uses it reports a
-// fault. The relay continues when the database answers again.
+// If a database stops answering without refusing connections, each part that uses it reports a fault. The relay
+// continues when the database answers again.
 func TestDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
@@ -491,8 +489,8 @@ func TestDatabaseHangsFromTheBeginning(t *testing.T) {
 	})
 }
 
-// If the database refuses statements, each part tries again at the poll interval, even if a hook
-// panics because of the error.
+// If the database refuses statements, each part tries again at the poll interval, even if a hook panics because of the
+// error.
 func TestDatabaseRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var failed atomic.Int64
@@ -507,7 +505,7 @@ func TestDatabaseRefuses(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		<-time.After(time.Minute)
 		if n := failed.Load(); n < 50 || n > 70 {
-			t.Errorf("%d failures in a minute, want 50 to 70, about one a second", n)
+			t.Errorf("got %d failures in a minute, want 50 to 70, about one a second", n)
 		}
 		stop()
 		check(t, errors.Join(<-done, db.Close()))

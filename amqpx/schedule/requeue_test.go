@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// What happens to a dead letter of version 2 that is requeued depends on the row of its task.
+// The row of a task decides what Requeue does with a dead letter of the task's version 2.
 func TestRequeueByRow(t *testing.T) {
 	for name, c := range map[string]struct {
 		row  rows.Found
@@ -67,7 +67,7 @@ func TestRequeueRevives(t *testing.T) {
 		r, err := inspect.Requeue(t.Context(), s.client, o)
 		check(t, err)
 		if r.Total != 3 || r.Stayed != 3 {
-			t.Errorf("without the database: got %+v, want Total = 3 and Stayed = 3", r)
+			t.Errorf("Requeue without a task store: got %+v, want Total = 3 and Stayed = 3", r)
 		}
 		o.Tasks, o.DryRun = s.Store, true
 		dry, err := inspect.Requeue(t.Context(), s.client, o)
@@ -87,7 +87,7 @@ func TestRequeueRevives(t *testing.T) {
 		for _, id := range []string{"a", "b", "c"} {
 			s.wantTask(id, StatusDone, 0)
 			if n := len(s.saw(id)); n != 1 {
-				t.Errorf("%d effects of %s, want 1", n, id)
+				t.Errorf("got %d effects of task %s, want 1", n, id)
 			}
 		}
 		stop()

@@ -21,7 +21,7 @@ func TestClaimsAreBoundedByBytes(t *testing.T) {
 			size += len(m.Body)
 		}
 		if len(msgs) > 1 && size > 100<<10 {
-			t.Errorf("got a batch of %d tasks with %d bytes, want at most %d bytes or a single task", len(msgs), size, 100<<10)
+			t.Errorf("a batch has %d tasks with %d bytes, want at most %d bytes or a single task", len(msgs), size, 100<<10)
 		}
 		largest, bodies = max(largest, size), bodies+len(msgs)
 		return nil
@@ -71,18 +71,18 @@ func TestClaimsAreShared(t *testing.T) {
 	add("short", 2, now)
 	check(t, s.Schedule(t.Context(), NoTx, Task{ID: "e", Exchange: "events", RoutingKey: "a.b", DeliverAt: now}))
 	if got := take(); got["long"] != 7 || got["short"] != 2 || got[""] != 1 {
-		t.Errorf(`claimed %v by queue, want 7 from "long", 2 from "short" and 1 for the exchange`, got)
+		t.Errorf(`the relay claimed %v by queue, want 7 from "long", 2 from "short" and 1 for the exchange`, got)
 	}
 	for i := range 15 {
 		add(fmt.Sprint("many-", i), 2, now)
 	}
 	first, second := take(), take()
 	if len(first) != 10 || len(second) != 10 {
-		t.Errorf("claimed from %d and %d lanes, want 10 and 10", len(first), len(second))
+		t.Errorf("the relay claimed from %d and %d lanes, want 10 and 10", len(first), len(second))
 	}
 	for i := range 15 {
 		if q := fmt.Sprint("many-", i); first[q]+second[q] == 0 {
-			t.Errorf("claimed 0 tasks from queue %s, want at least 1", q)
+			t.Errorf("the relay claimed 0 tasks from queue %s, want at least 1", q)
 		}
 	}
 }

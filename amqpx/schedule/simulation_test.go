@@ -1,7 +1,7 @@
 //go:build !race
 
-// Each simulation runs in one goroutine on SQLite, which the race detector makes ten times slower. make test runs the
-// simulations without the race detector.
+// Each simulation runs in one goroutine on SQLite, which the race detector makes ten times slower. Therefore `make
+// test` runs the simulations without the race detector.
 
 package schedule
 
@@ -37,7 +37,7 @@ type simulation struct {
 	ahead    time.Duration // the time from scheduling a task until it is due
 	stopped  bool          // consumers are down
 	hung     bool          // consumers receive messages and do not handle them
-	acks     bool          // consumers acknowledge without the fence
+	acks     bool          // consumers acknowledge messages without passing them to the handler
 	prefetch int           // messages that consumers hold in addition to those that they handle
 
 	handler        amqpx.Handler
@@ -107,8 +107,8 @@ func (s *simulation) QueueInfo(_ context.Context, queue string) (amqpx.QueueInfo
 	return amqpx.QueueInfo{Ready: len(s.ready), Consumers: 1}, nil
 }
 
-// simulate runs script alongside a store that relays and sweeps. A tick is the precision with which
-// messages arrive and are handled.
+// simulate runs script alongside a store that relays and sweeps. A tick is the precision with which messages arrive and
+// are handled.
 func simulate(t *testing.T, tick time.Duration, script func(t *testing.T, s *simulation)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -134,11 +134,11 @@ func simulate(t *testing.T, tick time.Duration, script func(t *testing.T, s *sim
 	})
 }
 
-// long skips a simulation that takes seconds if the tests run with -short.
+// long skips a simulation that takes seconds, if the tests run with -short.
 func long(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("takes seconds")
+		t.Skip("skipped with -short, because this simulation takes seconds")
 	}
 	t.Parallel()
 }
@@ -236,7 +236,7 @@ func (s *simulation) consume() {
 	}
 }
 
-// handle runs messages through the fence.
+// handle passes messages to the handler, which ignores messages of old versions and duplicates.
 func (s *simulation) handle(list []amqpx.Message) {
 	s.t.Helper()
 	for _, m := range list {
@@ -501,6 +501,6 @@ func TestResendsBecomeRarer(t *testing.T) {
 		}
 	}
 	if len(got) != 10 {
-		t.Errorf("%d sends in two days, want 10", len(got))
+		t.Errorf("got %d sends in two days, want 10", len(got))
 	}
 }

@@ -86,7 +86,7 @@ func TestMessageOfADeletedTask(t *testing.T) {
 			OnSkip(func(_ context.Context, _ *amqpx.Delivery, r SkipReason) { skipped = r }))
 		check(t, h(t.Context(), &amqpx.Delivery{ID: "a", Queue: "q", Version: 1, Created: created[0], DueAt: due.Add(time.Minute)}))
 		if ran != 0 || skipped != SkipStale {
-			t.Errorf("group %d: ran %d times, skipped %q, want 0 and %q", group, ran, skipped, SkipStale)
+			t.Errorf("group %d: the handler ran %d times and skipped the message as %q, want 0 and %q", group, ran, skipped, SkipStale)
 		}
 	}
 }

@@ -96,7 +96,7 @@ func TestUniqueUnderLease(t *testing.T) {
 	}
 }
 
-// A task whose process died is also cancelled in favor of the other task with its key, if its lease expires and its
+// A task whose process died is also cancelled in favour of the other task with its key, if its lease expires and its
 // message is not redelivered.
 func TestUniqueLeaseEnds(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {

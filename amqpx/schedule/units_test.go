@@ -65,6 +65,6 @@ func TestNilClient(t *testing.T) {
 	defer func() { _ = db.Close() }()
 	_, err := New(db, client, Config{})
 	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "a nil *amqpx.Client") {
-		t.Errorf(`New with a nil client: got %v, want an ErrConfig with "a nil *amqpx.Client"`, err)
+		t.Errorf(`New with a nil client: got %v, want ErrConfig with "a nil *amqpx.Client"`, err)
 	}
 }

@@ -247,7 +247,7 @@ func TestRunSignals(t *testing.T) {
 			next, _ := srv.Queue("next")
 			again, _ := srv.Queue("q")
 			if finished := signals == 1; (err == nil) != finished || (next.Ready == 1) != finished || (again.Ready == 0) != finished {
-				t.Errorf("got error %v, %d messages sent and %d back in the queue, want the handler to have finished: %t", err, next.Ready, again.Ready, finished)
+				t.Errorf("after %d signals: got the error %v, %d messages sent and %d back in the queue, want the handler to have finished: %t", signals, err, next.Ready, again.Ready, finished)
 			}
 		})
 	}
@@ -300,11 +300,11 @@ func TestOpenErrors(t *testing.T) {
 			}
 			for _, want := range c.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("got error %q, want it to contain %q", err, want)
+					t.Errorf("Open: got the error %q, want it to contain %q", err, want)
 				}
 			}
 			if strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("got error %q, want it without the password", err)
+				t.Errorf("Open: got the error %q, want it without the password", err)
 			}
 		})
 	}
@@ -326,7 +326,7 @@ func TestGivenDatabase(t *testing.T) {
 	horizon := time.Hour
 	s := open(t, srv, service.Options{Database: db, Migrate: true, Tasks: func(c *schedule.Config) { c.Horizon = horizon }})
 	if s.DB != db || s.Tasks == nil {
-		t.Errorf("got DB %p and Tasks %v, want DB %p and a store", s.DB, s.Tasks, db)
+		t.Errorf("Open: got DB %p and Tasks %v, want DB %p and a store", s.DB, s.Tasks, db)
 	}
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
@@ -385,7 +385,7 @@ func TestServeHTTP(t *testing.T) {
 	stop()
 	close(finish)
 	if got := <-answered; got != "done" {
-		t.Errorf(`got response %q, want "done"`, got)
+		t.Errorf(`the running request got the response %q, want "done"`, got)
 	}
 	if err := <-ended; err != nil {
 		t.Errorf("ServeHTTP: got %v, want nil", err)
@@ -416,7 +416,7 @@ func TestProbe(t *testing.T) {
 		return w.Code, w.Body.String()
 	}
 	if code, text := ask("/readyz"); code != http.StatusOK || text != `{"ok":true}` {
-		t.Errorf(`readyz: got %d %s, want 200 {"ok":true}`, code, text)
+		t.Errorf(`GET /readyz: got %d %s, want 200 {"ok":true}`, code, text)
 	}
 	problem = errors.New("no broker")
 	for text, err := range map[string]error{
@@ -434,11 +434,11 @@ func TestProbe(t *testing.T) {
 			problem = err
 		}
 		if code, got := ask("/readyz"); code != http.StatusServiceUnavailable || got != `{"ok":false,"problem":"`+text+`"}` {
-			t.Errorf(`%v: got %d %s, want 503 with the problem %q`, problem, code, got, text)
+			t.Errorf(`GET /readyz with the problem %v: got %d %s, want 503 with the problem %q`, problem, code, got, text)
 		}
 	}
 	if code, _ := ask("/healthz"); code != http.StatusOK {
-		t.Errorf("healthz: got %d, want 200", code)
+		t.Errorf("GET /healthz: got %d, want 200", code)
 	}
 }
 

@@ -17,11 +17,11 @@ func TestURL(t *testing.T) {
 	} {
 		d, err := parse(c.url)
 		if err != nil {
-			t.Errorf("%s: got error %v, want none", c.url, err)
+			t.Errorf("parse(%s): got %v, want no error", c.url, err)
 			continue
 		}
 		if got := d.FormatDSN(); got != c.dsn {
-			t.Errorf("%s: got DSN %s, want %s", c.url, got, c.dsn)
+			t.Errorf("parse(%s): got the DSN %s, want %s", c.url, got, c.dsn)
 		}
 	}
 }

@@ -52,15 +52,15 @@ func TestURLNeedsAHost(t *testing.T) {
 	} {
 		_, err := Parse(url)
 		if text := fmt.Sprint(err); !strings.Contains(text, "no host in the URL; is a variable not set?") {
-			t.Errorf("%s: got %v, want an error that says that there is no host", url, err)
+			t.Errorf("Parse of %s: got %v, want an error that says that there is no host", url, err)
 		}
 		if strings.Contains(fmt.Sprint(err), "hunter2") {
-			t.Errorf("%s: got error %v, want it without the password", url, err)
+			t.Errorf("Parse of %s: got %v, want an error without the password", url, err)
 		}
 	}
 	for _, url := range []string{"amqp://localhost", "amqp://guest@[::1]/v"} {
 		if _, err := Parse(url); err != nil {
-			t.Errorf("%s: got %v, want nil", url, err)
+			t.Errorf("Parse of %s: got %v, want nil", url, err)
 		}
 	}
 }
@@ -76,11 +76,11 @@ func TestURLOutOfBounds(t *testing.T) {
 	} {
 		_, err := Parse(url)
 		if text := fmt.Sprint(err); !strings.Contains(text, want) {
-			t.Errorf("%s: got %v, want an error with %q", url, err, want)
+			t.Errorf("Parse of %s: got %v, want an error with %q", url, err, want)
 		}
 		for _, secret := range []string{"777", "hunter2"} {
 			if strings.Contains(fmt.Sprint(err), secret) {
-				t.Errorf("%s: got error %v, want it without %q", url, err, secret)
+				t.Errorf("Parse of %s: got %v, want an error without %q", url, err, secret)
 			}
 		}
 	}
@@ -131,7 +131,7 @@ func FuzzURL(f *testing.F) {
 		u, err := Parse(s)
 		if err != nil {
 			if strings.Contains(err.Error(), secret) {
-				t.Fatalf("got error %q, want it without the password", err)
+				t.Fatalf("Parse: got the error %q, want it without the password", err)
 			}
 			return
 		}

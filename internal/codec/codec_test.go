@@ -28,7 +28,7 @@ func FuzzFrames(f *testing.F) {
 				break
 			}
 			if len(fr.Payload) > len(b) {
-				t.Fatalf("got a payload of %d bytes, want at most the %d bytes of the input", len(fr.Payload), len(b))
+				t.Fatalf("a frame has a payload of %d bytes, want at most the %d bytes of the input", len(fr.Payload), len(b))
 			}
 			NewDecoder(fr.Payload).Properties()
 			NewDecoder(fr.Payload).Table()
@@ -61,7 +61,7 @@ func TestTablesComeBack(t *testing.T) {
 		e.Table(table)
 		d := NewDecoder(e.Bytes())
 		if got := d.Table(); d.Err() != nil || !reflect.DeepEqual(got, table) {
-			t.Fatalf("got table %#v, %v, want %#v and no error", got, d.Err(), table)
+			t.Fatalf("decoding: got the table %#v, %v, want %#v and no error", got, d.Err(), table)
 		}
 	})
 }
@@ -127,7 +127,7 @@ func TestProperties(t *testing.T) {
 		},
 	}
 	if d.Err() != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v, %v\nwant %+v, no error", got, d.Err(), want)
+		t.Errorf("the decoded properties:\ngot  %+v, %v\nwant %+v, no error", got, d.Err(), want)
 	}
 	var again Encoder
 	again.Properties(got)

@@ -24,7 +24,7 @@ func TestLateness(t *testing.T) {
 			r.Add(time.UnixMilli(1000+v), time.UnixMilli(1000))
 		}
 		if got, early := r.Summary(); got != c.want || early != c.early {
-			t.Errorf("%v: got %+v and %d early, want %+v and %d", c.values, got, early, c.want, c.early)
+			t.Errorf("Summary of %v: got %+v and %d early, want %+v and %d", c.values, got, early, c.want, c.early)
 		}
 	}
 	// If the values are 1 to 1000 in any order, the value at n per mille is n.
@@ -33,7 +33,7 @@ func TestLateness(t *testing.T) {
 		r.Add(time.UnixMilli(int64(i)+1), time.UnixMilli(0))
 	}
 	if got, _ := r.Summary(); got != (Percentiles{500, 990, 1000}) {
-		t.Errorf("1 to 1000: got %+v, want %+v", got, Percentiles{500, 990, 1000})
+		t.Errorf("Summary of 1 to 1000: got %+v, want %+v", got, Percentiles{500, 990, 1000})
 	}
 }
 

@@ -40,7 +40,7 @@ func TestApplyOnADeadConnectionTriesNothing(t *testing.T) {
 	top := topology.DeliveryTopology("p")
 	report, err := Broker{Conn: deadConn{}}.Apply(t.Context(), top, ApplyOptions{})
 	if !errors.Is(err, amqp.ErrClosed) || report.Count(StateUnknown) != 2 || report.Count(StateUntried) != 2 {
-		t.Errorf("got the report %s, error %v, want 2 unknown and 2 untried objects, and amqp.ErrClosed", report, err)
+		t.Errorf("Apply: got the report %s, error %v, want 2 unknown and 2 untried objects, and amqp.ErrClosed", report, err)
 	}
 	invalid := topology.Topology{Queues: []topology.Queue{{Name: "amq.q"}}}
 	if _, err := (Broker{Conn: deadConn{}}).Apply(t.Context(), invalid, ApplyOptions{}); !errors.Is(err, topology.ErrInvalid) {

@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// If the Go channel with returned messages is closed, the canary does not take that for a return.
+// If the Go channel with returned messages is closed, the canary does not mistake that for a returned message.
 func TestCanaryOnAClosedChannel(t *testing.T) {
 	returned, arrivals := make(chan amqp.Return), make(chan amqp.Delivery)
 	close(returned)

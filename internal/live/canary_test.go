@@ -94,7 +94,7 @@ func TestCanaryRefusesBrokersThatIgnoreInstants(t *testing.T) {
 				_, err := h.prove(t)
 				e, typed := errors.AsType[*live.InstantsIgnoredError](err)
 				if !typed || !errors.Is(err, live.ErrInstantsIgnored) || e.Broker != "RabbitMQ "+version || !strings.Contains(err.Error(), "bucket") {
-					t.Errorf("%+v: got %v, want an *InstantsIgnoredError that names the broker and recommends bucket", opts, err)
+					t.Errorf("Prove with %+v: got %v, want an *InstantsIgnoredError that names the broker and recommends bucket", opts, err)
 				}
 			})
 		}
@@ -198,7 +198,7 @@ func TestProbeInstants(t *testing.T) {
 			defer srv.Close()
 			err := live.ProbeInstants(t.Context(), "delay", func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
 			if !errors.Is(err, want) {
-				t.Errorf("RabbitMQ %s: got %v, want %v", version, err, want)
+				t.Errorf("RabbitMQ %s: ProbeInstants returned %v, want %v", version, err, want)
 			}
 			<-time.After(time.Hour)
 			if left := srv.Queues(); len(left) > 0 || len(srv.Connections()) > 0 {

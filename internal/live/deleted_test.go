@@ -12,7 +12,7 @@ import (
 )
 
 // Another process, such as retire, may delete exchanges after Apply has declared them and before it has declared their
-// bindings. Apply declares them again, instead of waiting for each binding in turn, which took minutes.
+// bindings. Apply declares them again instead of waiting for each binding in turn, which would take minutes.
 func TestApplyDeclaresAgainWhatIsDeletedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5"})

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/channels"
 )
 
-// The keys are answers from RabbitMQ 3.10, 4.0 and 4.3.
+// The keys of the map are the reasons that RabbitMQ 3.10, 4.0 and 4.3 give for refusing a declaration.
 func TestInequivalentArgumentsAreRead(t *testing.T) {
 	wanted := map[string]any{
 		argument.MessageTTL: int64(61000), argument.QueueType: "quorum", argument.DeadLetterExchange: "it's 'x'",

@@ -96,7 +96,7 @@ func TestInspectReadsEverything(t *testing.T) {
 		},
 	}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
+		t.Errorf("Inspect:\ngot  %+v\nwant %+v", got, want)
 	}
 }
 

@@ -57,7 +57,7 @@ func TestProbeMissesThePlugin(t *testing.T) {
 		_, typed := errors.AsType[*live.NoPluginError](err)
 		_, caused := errors.AsType[*amqp.Error](err)
 		if !typed || !caused || !errors.Is(err, live.ErrNoPlugin) {
-			t.Errorf("%s: got %v, want a *NoPluginError with ErrNoPlugin and its cause", version, err)
+			t.Errorf("RabbitMQ %s: got %v, want a *NoPluginError with ErrNoPlugin and its cause", version, err)
 			continue
 		}
 		for _, want := range []string{"RabbitMQ " + version, "rabbitmq_delayed_message_exchange", "bucket", "ttl", says} {
@@ -66,7 +66,7 @@ func TestProbeMissesThePlugin(t *testing.T) {
 			}
 		}
 		if strings.Contains(err.Error(), enable) == strings.Contains(err.Error(), impossible) {
-			t.Errorf("%s: got %q, want either advice to enable the plugin, or that it cannot run", version, err)
+			t.Errorf("RabbitMQ %s: got %q, want either advice to enable the plugin, or that it cannot run", version, err)
 		}
 		srv.Close()
 	}

@@ -293,7 +293,7 @@ note: policies were not checked, because reading them requires the management AP
 RabbitMQ cannot change an object in place: give the new one another name, or empty and delete the old one.
 `
 	if got := p.String(); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+		t.Errorf("String:\ngot\n%s\nwant\n%s", got, want)
 	}
 	var all strings.Builder
 	if err := p.Render(&all, true); err != nil {

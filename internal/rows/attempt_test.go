@@ -143,7 +143,8 @@ func TestRecordFailure(t *testing.T) {
 	}
 }
 
-// If a task would become pending again while another task with its unique key is pending, the error is a duplicate.
+// RecordFailure returns a unique-key error if the task would become pending again while another task with its unique
+// key is pending.
 func TestRecordFailureOfAKeyThatIsTaken(t *testing.T) {
 	x, _ := leased(t)
 	other := toQ("b", 0)
@@ -151,7 +152,7 @@ func TestRecordFailureOfAKeyThatIsTaken(t *testing.T) {
 	x.insert(other)
 	err := x.RecordFailure(t.Context(), Fence{ID: "a", Version: 1}, Failure{}, "token", start)
 	if !sqldb.Duplicate(err) {
-		t.Errorf("RecordFailure: got %v, want an error about a duplicate", err)
+		t.Errorf("RecordFailure: got %v, want a unique-key error", err)
 	}
 }
 

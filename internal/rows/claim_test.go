@@ -102,7 +102,7 @@ func TestPickSizes(t *testing.T) {
 	want(t, "size", candidates[0].Size, fmt.Sprint(1000+len(`{"a":"b"}`)))
 }
 
-// Settle changes only claimed tasks that still have the claimed version and the claim.
+// Settle changes a task only if it still has the claim and the version that was claimed.
 func TestSettle(t *testing.T) {
 	pauses := []time.Duration{time.Minute, time.Hour}
 	for name, tt := range map[string]struct {

@@ -9,7 +9,7 @@ import (
 )
 
 // fences returns messages that may arrive for a task with version 3, which was created at start and is due an hour
-// later. Each is described by whose message it is.
+// later. The keys say whose message it is.
 func fences() map[string]Fence {
 	good := Fence{ID: "a", Version: 3, Created: start, Due: ms(time.Hour)}
 	with := func(change func(f *Fence)) Fence {

@@ -51,7 +51,7 @@ func TestListOrders(t *testing.T) {
 	} {
 		for _, page := range []int{1, 2, 3, 100} {
 			if got := fmt.Sprint(x.pages(l, page)); got != expected {
-				t.Errorf("%+v in pages of %d: got %s, want %s", l, page, got, expected)
+				t.Errorf("List of %+v in pages of %d: got %s, want %s", l, page, got, expected)
 			}
 		}
 	}
@@ -62,8 +62,8 @@ func TestListOrders(t *testing.T) {
 	}
 }
 
-// A list contains each row once, even if the due times of many rows are texts, so that the rows are equal in the sort
-// order.
+// List returns each row once, even if many rows have a text value as their due time (which SQLite allows), so that they
+// compare equal in the sort order.
 func TestListOfTimelessRows(t *testing.T) {
 	const timed, timeless = listPage + 3, 2*listPage + 7 // two pages and more
 	x := newTable(t)
@@ -84,7 +84,7 @@ func TestListOfTimelessRows(t *testing.T) {
 		var after Place
 		check(t, x.List(t.Context(), l, func(task *Task) bool {
 			if seen[task.ID] {
-				t.Errorf("%+v: task %s is listed twice, want once", l, task.ID)
+				t.Errorf("List of %+v: task %s is listed twice, want once", l, task.ID)
 			}
 			seen[task.ID] = true
 			if len(seen) == every-10 {
@@ -93,11 +93,11 @@ func TestListOfTimelessRows(t *testing.T) {
 			return true
 		}))
 		if expected := min(l.Limit, every); len(seen) != expected {
-			t.Errorf("%+v: got %d tasks, want %d", l, len(seen), expected)
+			t.Errorf("List of %+v: got %d tasks, want %d", l, len(seen), expected)
 		}
 		l.After, l.Limit = after, 1<<20
 		if rest := len(x.pages(l, 1<<20)); rest != 10 {
-			t.Errorf("%+v: got %d tasks after the place, want 10", l, rest)
+			t.Errorf("List of %+v: got %d tasks after the place, want 10", l, rest)
 		}
 	}
 }

@@ -231,7 +231,7 @@ func TestWithin(t *testing.T) {
 			return errors.Join(err, c.WriteFirst(t.Context()), failed)
 		})
 		if !errors.Is(err, failed) {
-			t.Errorf("%s: got %v, want %v", name, err, failed)
+			t.Errorf("%s: Within returned %v, want %v", name, err, failed)
 		}
 		if status, err := x.Status(t.Context(), name); status != "" || err != nil {
 			t.Errorf(`%s: got the status %q of a rolled back task, error %v, want "" and no error`, name, status, err)

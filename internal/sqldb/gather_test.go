@@ -144,7 +144,7 @@ func TestGatherShares(t *testing.T) {
 	}
 	g.allOnce(t, 19+lanes)
 	if len(g.groups) != 1 || len(g.groups[0]) != 19 {
-		t.Errorf("got shared transactions %v, want one with 19 items", g.groups)
+		t.Errorf("the shared transactions contain the items %v, want one transaction with 19 items", g.groups)
 	}
 }
 
@@ -311,7 +311,7 @@ func TestLentTransactionsCannotBeEnded(t *testing.T) {
 					t.Errorf("insert before %s: got %v, want nil", name, err)
 				}
 				if err := end(own); !errors.Is(err, ErrLent) {
-					t.Errorf("%s: got %v, want ErrLent", name, err)
+					t.Errorf("%s of a lent transaction: got %v, want ErrLent", name, err)
 				}
 				return nil
 			})
@@ -384,7 +384,7 @@ func TestLentTransactionsRunStatements(t *testing.T) {
 				list = append(list, fmt.Sprint(id, name.String))
 			}
 			if got := fmt.Sprint(list); got != "[0a 1b 2]" {
-				t.Errorf("got rows %s, want [0a 1b 2]", got)
+				t.Errorf("the lent transaction reads the rows %s, want [0a 1b 2]", got)
 			}
 			return found.Err()
 		})

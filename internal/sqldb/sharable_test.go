@@ -27,6 +27,6 @@ func TestCheckSharable(t *testing.T) {
 		}
 	}
 	if err := CheckSharable("SET " + strings.Repeat("é", 999)); len(err.Error()) > 400 {
-		t.Errorf("got an error text of %d bytes for a long statement, want at most 400", len(err.Error()))
+		t.Errorf("CheckSharable of a long statement: got an error of %d bytes, want at most 400", len(err.Error()))
 	}
 }

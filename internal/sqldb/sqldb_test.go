@@ -125,11 +125,11 @@ func TestErrorsOfSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.ExecContext(t.Context(), "INSERT INTO x VALUES (2, 'b')"); !sqldb.Transient(err) || sqldb.Duplicate(err) {
-		t.Errorf("insert into a busy file: got %v, want a transient error that is not a duplicate", err)
+		t.Errorf("insert into a busy file: got %v, want a transient error that is no unique-key error", err)
 	}
 	for _, insert := range []string{"INSERT INTO x VALUES (1, 'c')", "INSERT INTO x VALUES (3, 'a')"} {
 		if _, err := tx.ExecContext(t.Context(), insert); !sqldb.Duplicate(err) || sqldb.Transient(err) {
-			t.Errorf("%s: got %v, want a duplicate that is not transient", insert, err)
+			t.Errorf("%s: got %v, want a unique-key error that is not transient", insert, err)
 		}
 	}
 	if err := tx.Rollback(); err != nil {
@@ -149,7 +149,7 @@ func TestBind(t *testing.T) {
 		sqldb.PostgreSQL: "a = $1 AND b IN ($2, $3)", sqldb.MySQL: query, sqldb.SQLite: query,
 	} {
 		if got := d.Bind(query); got != want {
-			t.Errorf("%s: got %q, want %q", d, got, want)
+			t.Errorf("Bind for %s: got %q, want %q", d, got, want)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func TestResolverRefusesUnknownDialect(t *testing.T) {
 	}
 	defer func() { _ = db.Close() }()
 	if _, err := sqldb.NewResolver(sqldb.Of(db), "oracle").Resolve(t.Context(), sqldb.Of(db)); !errors.Is(err, sqldb.ErrDialect) {
-		t.Errorf("got error %v, want ErrDialect", err)
+		t.Errorf("Resolve with an unknown dialect: got %v, want ErrDialect", err)
 	}
 	if d, err := sqldb.NewResolver(sqldb.Of(db), "").Resolve(t.Context(), sqldb.Of(db)); err != nil || d != sqldb.SQLite {
 		t.Errorf("Resolve: got %q, %v, want %q and no error", d, err, sqldb.SQLite)

@@ -37,7 +37,7 @@ func TestUnavailable(t *testing.T) {
 		{errors.New("Error 1290 (HY000): The MySQL server is running with the --read-only option"), true},
 		{errors.New("Error 1290 (HY000): The MySQL server is running with the --secure-file-priv option"), false},
 		{stated("23505"), false}, // a duplicate key
-		{stated("22021"), false}, // a text that cannot be stored
+		{stated("22021"), false}, // a string that cannot be stored
 		{stated("42P01"), false}, // a missing table
 		{errors.New("the application's own error"), false},
 		{fmt.Errorf("%w: %w", ErrCommit, refused), false}, // the transaction may have been committed

@@ -24,12 +24,12 @@ func TestSentAhead(t *testing.T) {
 		check(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: fmt.Sprint(i), Queue: "q", DeliverAt: now.Add(in)}))
 	}
 	if n := count(10); n != (SentTasks{}) {
-		t.Errorf("before a task was sent: got %+v, want %+v", n, SentTasks{})
+		t.Errorf("SentAhead before a task was sent: got %+v, want %+v", n, SentTasks{})
 	}
 	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET sends = 1, sent_at = ?, resend_at = due_at + 120000 WHERE id < '3'", now.UnixMilli())
 	check(t, err)
 	if n := count(10); n != (SentTasks{}) {
-		t.Errorf("within 30 s after tasks were sent: got %+v, want %+v", n, SentTasks{})
+		t.Errorf("SentAhead within 30 s after tasks were sent: got %+v, want %+v", n, SentTasks{})
 	}
 	sent := now
 	now = now.Add(40 * time.Second) // the first task is due in less than a minute

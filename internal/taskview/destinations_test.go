@@ -33,6 +33,6 @@ func TestUnknownDestinations(t *testing.T) {
 	all, _ := openStore(t, schedule.Config{})
 	check(t, all.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "1", Queue: "b", DeliverAt: time.Now()}))
 	if got, err := all.UnknownDestinations(t.Context()); err != nil || len(got) != 0 {
-		t.Errorf("without Config.Destination: got %+v, %v, want none and no error", got, err)
+		t.Errorf("UnknownDestinations without Config.Destination: got %+v, %v, want none and no error", got, err)
 	}
 }

@@ -29,7 +29,7 @@ func TestRelays(t *testing.T) {
 		t.Error("Running after 20 s: got false, want true")
 	}
 	if text := r.Silent(seen.Add(20 * time.Second)); text != "" {
-		t.Errorf("Silent after 20 s: got %q, want an empty text", text)
+		t.Errorf(`Silent after 20 s: got %q, want ""`, text)
 	}
 	if r.Running(seen.Add(21 * time.Second)) {
 		t.Error("Running after 21 s: got true, want false")

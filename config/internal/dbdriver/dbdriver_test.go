@@ -18,16 +18,16 @@ func TestNoDriver(t *testing.T) {
 	} {
 		db, _, err := config.OpenDB(u)
 		if db != nil {
-			t.Errorf("%s: got a database, want nil", u)
+			t.Errorf("OpenDB(%s): got a database, want nil", u)
 		}
 		if !errors.Is(err, config.ErrNoDriver) {
-			t.Fatalf("%s: got %v, want ErrNoDriver", u, err)
+			t.Fatalf("OpenDB(%s): got %v, want ErrNoDriver", u, err)
 		}
 		if want := `import _ "github.com/rabbitdelay/rabbitdelay/config/` + name + `"`; !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("%s: got error %v, want suffix %q", u, err, want)
+			t.Errorf("OpenDB(%s): got %v, want an error that ends in %q", u, err, want)
 		}
 		if strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: got error %v, want it without the password", u, err)
+			t.Errorf("OpenDB(%s): got %v, want an error without the password", u, err)
 		}
 		if _, err := config.Listener(u); !errors.Is(err, config.ErrNoDriver) {
 			t.Errorf("Listener(%s): got %v, want config.ErrNoDriver", u, err)

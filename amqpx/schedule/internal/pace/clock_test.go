@@ -19,7 +19,7 @@ func TestCorrection(t *testing.T) {
 		{Sample{Skew: time.Hour, Uncertainty: time.Second}, time.Hour},
 	} {
 		if got := c.x.correction(); got != c.want {
-			t.Errorf("%+v: got correction %v, want %v", c.x, got, c.want)
+			t.Errorf("the correction of %+v: got %v, want %v", c.x, got, c.want)
 		}
 	}
 }

@@ -8,8 +8,7 @@ import (
 )
 
 // A task that is due soon makes the relay poll, and poll again later in case the task is not committed yet. A relay
-// that
-// will be notified of the commit waits for the notification instead.
+// that will be notified of the commit waits for the notification instead.
 func TestDue(t *testing.T) {
 	var db sqldb.DB
 	clock := NewClock(time.Now, nil, nil)
@@ -36,7 +35,7 @@ func TestDue(t *testing.T) {
 		default:
 		}
 		if again := p.Uncommitted.Swap(false); woken != tc.wakes || again != tc.wakes {
-			t.Errorf("%s: got woken %t, polls again %t, want both %t", tc.name, woken, again, tc.wakes)
+			t.Errorf("%s: got woken = %t and polls again = %t, want both %t", tc.name, woken, again, tc.wakes)
 		}
 	}
 	p.Committed()

@@ -82,7 +82,7 @@ func TestRowsThatCannotBePlanned(t *testing.T) {
 	c.setPaused("null00", true)
 	c.setPaused("null00", false)
 	if got := c.get("null00"); !strings.Contains(got.LastError, "expected a JSON object") {
-		t.Errorf(`after the row was paused and resumed: got %q, want still an error with "expected a JSON object"`, got.LastError)
+		t.Errorf(`after the row was paused and resumed: got the error %q, want it to keep the one with "expected a JSON object"`, got.LastError)
 	}
 	c.exec("DROP TRIGGER refuse")
 	c.now = c.now.Add(2 * time.Minute)

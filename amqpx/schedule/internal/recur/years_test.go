@@ -1,7 +1,7 @@
 //go:build !race
 
-// Like the simulations, this test runs in one goroutine on SQLite, which the race detector makes ten times slower. make
-// test runs it without the race detector.
+// Like the simulations, this test runs in one goroutine on SQLite, which the race detector makes ten times slower.
+// Therefore `make test` runs it without the race detector.
 
 package recur
 

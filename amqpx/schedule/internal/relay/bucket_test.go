@@ -24,12 +24,12 @@ func TestBucketSpacesTasks(t *testing.T) {
 			for i := range n {
 				at := b.take(now)
 				if at < now || at > until {
-					t.Fatalf("task %d of the %d that fit: got sent in %v, want 0s to %v", i, room, time.Duration(at-now), time.Duration(until-now))
+					t.Fatalf("task %d of the %d that fit is sent in %v, want 0s to %v", i, room, time.Duration(at-now), time.Duration(until-now))
 				}
 				slots = append(slots, at)
 			}
 			if n == room && b.opens() <= until {
-				t.Fatalf("after all %d tasks that fit: got the next free time in %v, want after %v", room, time.Duration(b.opens()-now), time.Duration(until-now))
+				t.Fatalf("after all %d tasks that fit, the next free time is in %v, want after %v", room, time.Duration(b.opens()-now), time.Duration(until-now))
 			}
 		}
 		most := int(rate) + 1 + burst

@@ -24,7 +24,7 @@ func TestCheckInstants(t *testing.T) {
 	} {
 		err := Check(&rows.Task{Content: rows.Content{ID: "a", Queue: "q", DeliverAt: x.at}}, 1)
 		if (err == nil) != x.possible {
-			t.Errorf("%s: got %v, want an error: %t", name, err, !x.possible)
+			t.Errorf("%s: Check returned %v, want an error: %t", name, err, !x.possible)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func TestGround(t *testing.T) {
 			e := evidence{now: now, grace: grace, first: ago(c.first), Passage: rows.Passage{Reached: ago(c.reached), Lively: ago(c.lively)}, ready: c.ready}
 			got, ask := e.ground()
 			if got != c.want || ask != c.ask {
-				t.Errorf("got ground %q, ask %t, want %q, %t", got, ask, c.want, c.ask)
+				t.Errorf("got the ground %q and ask = %t, want %q and %t", got, ask, c.want, c.ask)
 			}
 			if until := e.until(got); got == passedBy && until != e.Reached || got != passedBy && until != now {
 				t.Errorf("until(%q) = %d for %+v, want Reached if the ground is %q and now otherwise", got, until, e, passedBy)
@@ -66,7 +66,7 @@ func TestWindow(t *testing.T) {
 		t.Helper()
 		now += passes
 		if got := w.allowed(g, now, grace, unsettled); got != room {
-			t.Fatalf("%+v: got %d tasks allowed, want %d", *w, got, room)
+			t.Fatalf("%+v: the window allows %d tasks, want %d", *w, got, room)
 		}
 		if use > 0 {
 			w.remember(ids(use), now)
@@ -91,6 +91,6 @@ func TestWindow(t *testing.T) {
 		turn(queueEmpty, 1, 0, size, size)
 	}
 	if w.size != mostTries || len(w.out) != watched {
-		t.Errorf("got a window of %d that watches %d tasks, want %d and %d", w.size, len(w.out), mostTries, watched)
+		t.Errorf("the window has the size %d and watches %d tasks, want %d and %d", w.size, len(w.out), mostTries, watched)
 	}
 }

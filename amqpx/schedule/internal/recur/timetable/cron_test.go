@@ -45,7 +45,7 @@ func TestDaysAsVixie(t *testing.T) {
 	} {
 		table, err := New(Rule{Cron: "30 6 " + days, Zone: time.UTC})
 		if err != nil {
-			t.Errorf("%s: got %v, want no error", days, err)
+			t.Errorf("New with the days %s: got %v, want no error", days, err)
 			continue
 		}
 		from := time.Date(2026, 1, 1, 6, 30, 0, 0, time.UTC)
@@ -110,11 +110,11 @@ func TestRefused(t *testing.T) {
 	} {
 		_, err := New(Rule{Cron: text, Zone: time.UTC, Every: time.Second})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
-			t.Errorf("%.50q: got error %v\nwant prefix %q (no error if empty)", text, err, want)
+			t.Errorf("New with %.50q: got the error %v\nwant the prefix %q (no error if empty)", text, err, want)
 		}
 		for _, foreign := range []string{"strconv", "Atoi", "option", "spec"} {
 			if strings.Contains(fmt.Sprint(err), foreign) {
-				t.Errorf("%.50q: got error %v, want it without %q", text, err, foreign)
+				t.Errorf("New with %.50q: got the error %v, want it without %q", text, err, foreign)
 			}
 		}
 	}

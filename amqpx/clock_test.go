@@ -32,7 +32,7 @@ func TestClockOffset(t *testing.T) {
 			msg.ID, msg.Queue = id, "q"
 			err := c.Send(t.Context(), msg)
 			if (err == nil) != (id != "the same, far") {
-				t.Errorf("%s: got %v, want an error: %t", id, err, id == "the same, far")
+				t.Errorf("Send of message %s: got %v, want an error: %t", id, err, id == "the same, far")
 			}
 			if err == nil {
 				msg.ID += ", in a batch"

@@ -55,7 +55,7 @@ func TestTextsOfAnOutage(t *testing.T) {
 				for what, all := range texts {
 					// The same cause may be noticed at several stages of sending a message, each with its own text.
 					if len(all) > 3 {
-						t.Errorf("%s: got %d texts:\n%q, want at most 3", what, len(all), slices.Sorted(maps.Keys(all)))
+						t.Errorf("%s: the errors have %d texts:\n%q, want at most 3", what, len(all), slices.Sorted(maps.Keys(all)))
 					}
 				}
 			})

@@ -31,14 +31,14 @@ func TestOpenWithoutPermissions(t *testing.T) {
 			}
 			for _, says := range []string{"needs the permissions to configure", "DeclareNothing", "docs/permissions.md"} {
 				if !strings.Contains(err.Error(), says) {
-					t.Errorf("%s: got %v, want an error with %q", version, err, says)
+					t.Errorf("RabbitMQ %s: Open returned %v, want an error with %q", version, err, says)
 				}
 			}
 			if n := strings.Count(err.Error(), "ACCESS_REFUSED"); n != 1 {
-				t.Errorf("%s: got %d refusals in the error, want 1: %v", version, n, err)
+				t.Errorf("RabbitMQ %s: got %d refusals in the error of Open, want 1: %v", version, n, err)
 			}
 			if n := logs.FilterMessageSnippet("without the lock").Len(); n != 0 {
-				t.Errorf("%s: got %d log lines about the lock, want 0", version, n)
+				t.Errorf("RabbitMQ %s: got %d log lines about the lock, want 0", version, n)
 			}
 		})
 	}

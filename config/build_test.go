@@ -79,7 +79,7 @@ func TestProbesForThePluginOnlyWithRange(t *testing.T) {
 	for _, yaml := range []string{"delay: {strategy: auto, plugin: {max: 1h}}", "delay: {strategy: auto, plugin: {min: 1s}}", "delay: {strategy: plugin}"} {
 		_, err := mustLoad(t, nobody+yaml).Strategy(t.Context(), nil)
 		if err == nil || !strings.Contains(err.Error(), "connection refused") || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: got %v, want a refused connection and no password", yaml, err)
+			t.Errorf("Strategy of %s: got %v, want a refused connection and no password", yaml, err)
 		}
 	}
 }
@@ -290,7 +290,7 @@ func TestNative(t *testing.T) {
 			_, routes = c.Canary("delay.canary.x")
 		}
 		if len(routes) != queues {
-			t.Errorf("%s: got %d canary routes, want %d", yaml, len(routes), queues)
+			t.Errorf("Strategy of %s: got %d canary routes, want %d", yaml, len(routes), queues)
 		}
 	}
 	c := mustLoad(t, "delay: {strategy: bucket, previous: [{strategy: native, queues: 2}]}\ndestinations: [{queue: q}]\n")

@@ -248,11 +248,11 @@ func TestManagementIsBesideTheDefaultPort(t *testing.T) {
 		m, err := mustLoad(t, "broker: "+file+"\n").Management()
 		switch {
 		case want == "" && !errors.Is(err, ErrNoManagement):
-			t.Errorf("%s: got %v, want ErrNoManagement", file, err)
+			t.Errorf("Management of %s: got %v, want ErrNoManagement", file, err)
 		case want != "" && err != nil:
-			t.Errorf("%s: got %v, want the endpoint %s", file, err, want)
+			t.Errorf("Management of %s: got %v, want the endpoint %s", file, err, want)
 		case want != "" && live.Internal(m).Endpoint() != want:
-			t.Errorf("%s: got the endpoint %s, want %s", file, live.Internal(m).Endpoint(), want)
+			t.Errorf("Management of %s: got the endpoint %s, want %s", file, live.Internal(m).Endpoint(), want)
 		}
 	}
 }

@@ -19,9 +19,9 @@ func TestSchedulesOfDestinationsThatAreRefused(t *testing.T) {
 		_, err := load([]byte("broker: {declare: "+c.declare+"}\n"+head+c.destination), Source{File: "x.yaml"})
 		switch {
 		case c.problem == "" && err != nil:
-			t.Errorf("%s: got %v, want no error", name, err)
+			t.Errorf("%s: load returned %v, want no error", name, err)
 		case c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem)):
-			t.Errorf("%s: got %v, want an error with %q", name, err, c.problem)
+			t.Errorf("%s: load returned %v, want an error with %q", name, err, c.problem)
 		}
 	}
 }

@@ -57,13 +57,13 @@ func TestBucketConfigErrors(t *testing.T) {
 		for _, e := range flatten(err) {
 			var f *topology.FieldError
 			if !errors.As(e, &f) || f.Of != "bucket" || f.Want == "" {
-				t.Errorf(`%s: got %v, want a *topology.FieldError with Of = "bucket" and a non-empty Want`, c.name, e)
+				t.Errorf(`%s: Validate returned %v, want a *topology.FieldError with Of = "bucket" and a non-empty Want`, c.name, e)
 				continue
 			}
 			got = append(got, f.Field)
 		}
 		if strings.Join(got, " ") != strings.Join(c.fields, " ") {
-			t.Errorf("%s: got errors about the fields %v, want %v: %v", c.name, got, c.fields, err)
+			t.Errorf("%s: Validate returned errors about the fields %v, want %v: %v", c.name, got, c.fields, err)
 		}
 		b, err := dlx.NewBucket(c.config)
 		if (b == nil) != (len(c.fields) > 0) || (err != nil) != (len(c.fields) > 0) {
@@ -149,7 +149,7 @@ func TestBucketToleranceOverflow(t *testing.T) {
 		}
 		enough, err := bucket.Route(dest, delay, bucket.MaxDelay()-delay)
 		if err != nil || most.RoutingKey != enough.RoutingKey {
-			t.Errorf("%+v: got the routes %+v and %+v, error %v, want equal routing keys and no error", c, most, enough, err)
+			t.Errorf("the config %+v: got the routes %+v and %+v, error %v, want equal routing keys and no error", c, most, enough, err)
 		}
 		checkRoute(t, bucket, radices(c), dest, delay, math.MaxInt64)
 	}
@@ -267,7 +267,7 @@ func TestBucketTopology(t *testing.T) {
 				continue
 			}
 			if q.Type != c.QueueType || q.MessageTTL == nil || q.DeadLetter == nil || q.DeadLetter.RoutingKey != nil || len(q.Arguments) != 0 {
-				t.Fatalf("%+v: got the queue %+v, want one of type %v with a TTL and a dead-letter exchange, and no other arguments", c, q, c.QueueType)
+				t.Fatalf("the config %+v: got the queue %+v, want one of type %v with a TTL and a dead-letter exchange, and no other arguments", c, q, c.QueueType)
 			}
 			quorum := q.Type == topology.Quorum
 			if q.DeadLetter.AtLeastOnce != quorum || (q.Overflow == argument.RejectPublish) != quorum {

@@ -31,13 +31,13 @@ func TestNativeConfigErrors(t *testing.T) {
 		for _, e := range flatten(err) {
 			var f *topology.FieldError
 			if !errors.As(e, &f) || f.Of != "native" {
-				t.Errorf(`%+v: got %v, want a *topology.FieldError with Of = "native"`, c.config, e)
+				t.Errorf(`NewNative(%+v): got %v, want a *topology.FieldError with Of = "native"`, c.config, e)
 				continue
 			}
 			got = append(got, f.Field)
 		}
 		if strings.Join(got, " ") != c.fields || (s == nil) != (c.fields != "") {
-			t.Errorf("%+v: got the strategy %v and errors about the fields %v, want a strategy or errors about %q", c.config, s, got, c.fields)
+			t.Errorf("NewNative(%+v): got the strategy %v and errors about the fields %v, want a strategy or errors about %q", c.config, s, got, c.fields)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func TestNativeCanary(t *testing.T) {
 			through = append(through, r.Queue)
 		}
 		if _, err := arrive(t, top, all...); err != nil {
-			t.Errorf("%+v: got %v, want each canary to arrive", c, err)
+			t.Errorf("the config %+v: got %v, want each canary to arrive", c, err)
 		}
 		var holding []string
 		for _, q := range s.Topology().Queues {

@@ -240,7 +240,7 @@ func TestEveryQueueIsReached(t *testing.T) {
 		}
 		rests, err := arrive(t, world(t, []topology.Destination{dest}, bucket), all...)
 		if err != nil {
-			t.Fatalf("%+v: got %v, want each message to arrive", c, err)
+			t.Fatalf("the layout %+v: got %v, want each message to arrive", c, err)
 		}
 		reached := map[string]bool{}
 		for _, r := range rests {
@@ -269,7 +269,7 @@ func TestMissingQueues(t *testing.T) {
 		top := world(t, []topology.Destination{dest}, bucket)
 		rests, err := arrive(t, top, journey{r, dest})
 		if err != nil {
-			t.Fatalf("%+v: got %v, want the message to arrive", c, err)
+			t.Fatalf("the layout %+v: got %v, want the message to arrive", c, err)
 		}
 		way := rests[0].Visited
 		err = onBroker(t, top, func(b *broker) error {
@@ -291,7 +291,7 @@ func TestMissingQueues(t *testing.T) {
 			return nil
 		})
 		if err != nil {
-			t.Errorf("%+v: got %v, want no error", c, err)
+			t.Errorf("the layout %+v without some queues: got %v, want no error", c, err)
 		}
 	}
 }

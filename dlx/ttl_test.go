@@ -40,13 +40,13 @@ func TestTTLConfigErrors(t *testing.T) {
 		for _, e := range flatten(c.config.Validate()) {
 			var f *topology.FieldError
 			if !errors.As(e, &f) || f.Of != "ttl" {
-				t.Errorf(`%s: got %v, want a *topology.FieldError with Of = "ttl"`, c.name, e)
+				t.Errorf(`%s: Validate returned %v, want a *topology.FieldError with Of = "ttl"`, c.name, e)
 				continue
 			}
 			got = append(got, f.Field)
 		}
 		if strings.Join(got, " ") != c.fields {
-			t.Errorf("%s: got errors about the fields %v, want %q", c.name, got, c.fields)
+			t.Errorf("%s: Validate returned errors about the fields %v, want %q", c.name, got, c.fields)
 		}
 		if s, err := dlx.NewTTL(c.config); (s == nil) != (c.fields != "") || (err != nil) != (c.fields != "") {
 			t.Errorf("%s: NewTTL returned %v, %v, want a strategy or errors about the fields %q", c.name, s, err, c.fields)

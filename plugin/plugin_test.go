@@ -134,7 +134,7 @@ func TestDestinations(t *testing.T) {
 	x := topology.Destination{Exchange: "x", RoutingKey: "a.*"}
 	r, err := s.Route(x, time.Second, 0)
 	if err != nil || r.RoutingKey != s.Bindings(x)[0].RoutingKey || s.Bindings(x)[0].Queue != x.TargetQueue("delay") {
-		t.Errorf("%+v: got bindings %+v and route %+v, %v, want the same routing key in both, a binding of queue %s, and no error",
+		t.Errorf("the destination %+v: got the bindings %+v and the route %+v, %v, want the same routing key in both, a binding of queue %s, and no error",
 			x, s.Bindings(x), r, err, x.TargetQueue("delay"))
 	}
 }

@@ -77,7 +77,7 @@ func TestRetryErrors(t *testing.T) {
 			}
 		}
 		if strings.Join(got, " ") != c.fields || (err != nil) != (c.fields != "") {
-			t.Errorf("%s: got %v, which names the fields %q, want the fields %q", c.name, err, strings.Join(got, " "), c.fields)
+			t.Errorf("%s: Validate returned %v, which names the fields %q, want the fields %q", c.name, err, strings.Join(got, " "), c.fields)
 		}
 	}
 }

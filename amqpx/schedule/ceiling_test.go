@@ -44,7 +44,7 @@ func TestRateLimitChangedByHandStays(t *testing.T) {
 				byHand(step.by)
 			}
 			if got := started(step.file); got != step.want {
-				t.Errorf("%s: got %v tasks per second, want %v", step.what, got, step.want)
+				t.Errorf("%s: got the rate limit %v, want %v", step.what, got, step.want)
 			}
 			<-time.After(time.Second)
 		}

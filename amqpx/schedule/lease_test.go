@@ -70,7 +70,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 		} {
 			var se *StatusError
 			if !errors.As(err, &se) || se.Status != StatusRunning {
-				s.Errorf("%s: got %v, want a *StatusError with status running", what, err)
+				s.Errorf("%s of a running task: got %v, want a *StatusError with status running", what, err)
 			}
 		}
 		after(2 * time.Hour)

@@ -259,7 +259,7 @@ func TestUniqueRefusals(t *testing.T) {
 		}
 		_, err := s.ScheduleUnique(t.Context(), NoTx, x, c.u)
 		if te, ok := errors.AsType[*TaskError](err); !ok || te.Field != strings.TrimSpace(field) {
-			t.Errorf("%s: got %v, want a *TaskError about that field", field, err)
+			t.Errorf("ScheduleUnique with an invalid %s: got %v, want a *TaskError about that field", field, err)
 		}
 	}
 	err := s.Schedule(t.Context(), NoTx, task)

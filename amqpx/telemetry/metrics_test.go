@@ -240,7 +240,7 @@ func TestConfig(t *testing.T) {
 		"Interval: 1ms": {Interval: time.Millisecond}, "Interval: 2h0m0s": {Interval: 2 * time.Hour},
 	} {
 		if _, err := telemetry.New(cfg); !errors.Is(err, telemetry.ErrConfig) {
-			t.Errorf("%s: got %v, want ErrConfig", name, err)
+			t.Errorf("New with %s: got %v, want ErrConfig", name, err)
 		}
 	}
 }

@@ -151,7 +151,7 @@ func FuzzProperties(f *testing.F) {
 		d := NewDecoder(b)
 		if p := d.Properties(); d.Err() == nil && p.Headers != nil {
 			if err := p.Headers.Validate(); err != nil {
-				t.Errorf("%x: got headers that fail with %v, want valid ones", b, err)
+				t.Errorf("decoding %x: got headers that fail with %v, want valid ones", b, err)
 			}
 		}
 	})

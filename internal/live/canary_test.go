@@ -157,7 +157,7 @@ func TestCanaryWithoutAVerdict(t *testing.T) {
 			synctest.Wait()
 			parked, _ := h.Queue("delay.parked")
 			if err == nil || errors.Is(err, live.ErrInstantsIgnored) || parked.Ready > 0 {
-				t.Errorf("%s: got %v and %d parked messages, want an error other than live.ErrInstantsIgnored, and 0", name, err, parked.Ready)
+				t.Errorf("%s: Prove returned %v and %d messages are parked, want an error other than live.ErrInstantsIgnored, and 0", name, err, parked.Ready)
 			}
 		})
 	}

@@ -101,7 +101,7 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 		}
 		for _, method := range []string{http.MethodPut, http.MethodGet} {
 			if _, err := m.Call(t.Context(), method, "/api/x", nil, nil); err != nil {
-				t.Errorf("%s: got %v, want no error", method, err)
+				t.Errorf("Call with %s: got %v, want no error", method, err)
 			}
 		}
 		if m.Endpoint() != up.URL {

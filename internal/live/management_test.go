@@ -119,7 +119,7 @@ func TestErrorsSayWhereAndNotThePassword(t *testing.T) {
 		}
 		_, err := inspector(t, server(t, map[string]int{path: 404})).Inspect(t.Context(), topology.Topology{})
 		if err == nil || !strings.Contains(err.Error(), `virtual host "a/b"`) || strings.Contains(err.Error(), "hidden") {
-			t.Errorf(`%s: got %v, want an error with 'virtual host "a/b"' and without the password`, path, err)
+			t.Errorf(`Inspect with %s refused: got %v, want an error with 'virtual host "a/b"' and without the password`, path, err)
 		}
 	}
 	s := server(t, nil)

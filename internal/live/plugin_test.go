@@ -89,7 +89,7 @@ func TestProbeOtherErrors(t *testing.T) {
 		srv.Refuse(probed, code, text)
 		err := probe(t, srv)
 		if _, caused := errors.AsType[*amqp.Error](err); !caused || errors.Is(err, live.ErrNoPlugin) {
-			t.Errorf("%s: got %v, want the broker's error and not ErrNoPlugin", text, err)
+			t.Errorf("ProbePlugin refused with %s: got %v, want the broker's error and not ErrNoPlugin", text, err)
 		}
 		srv.Close()
 	}

@@ -19,7 +19,7 @@ func TestVersions(t *testing.T) {
 	}{{"4.0.5", 4, 0, 5, false}, {"4.0.5", 4, 0, 6, true}, {"3.13.7", 4, 0, 0, true}, {"4.3.0", 4, 2, 9, false}} {
 		v := ParseVersion(c.version)
 		if v.Before(c.major, c.minor, c.patch) != c.before || v.AtLeast(c.major, c.minor, c.patch) == c.before {
-			t.Errorf("%+v: got Before %t and AtLeast %t, want %t and %t", c,
+			t.Errorf("version comparison %+v: got Before = %t and AtLeast = %t, want %t and %t", c,
 				v.Before(c.major, c.minor, c.patch), v.AtLeast(c.major, c.minor, c.patch), c.before, !c.before)
 		}
 	}

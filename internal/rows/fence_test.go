@@ -104,15 +104,15 @@ func TestExpiry(t *testing.T) {
 		found, err := x.Find(t.Context(), "a", ms(tt.now), Unlocked)
 		check(t, err)
 		if found.Over != tt.over {
-			t.Errorf("%+v: got Over = %t, want %t", tt, found.Over, tt.over)
+			t.Errorf("the task %+v: got Over = %t, want %t", tt, found.Over, tt.over)
 		}
 		if found.Late(f) != tt.over {
-			t.Errorf("%+v: got Late = %t, want %t", tt, found.Late(f), tt.over)
+			t.Errorf("the task %+v: got Late = %t, want %t", tt, found.Late(f), tt.over)
 		}
 		done, err := x.Done(t.Context(), f, ms(tt.now))
 		check(t, err)
 		if done == tt.over {
-			t.Errorf("%+v: got Done = %t, want %t", tt, done, !tt.over)
+			t.Errorf("the task %+v: got Done = %t, want %t", tt, done, !tt.over)
 		}
 		check(t, x.Expire(t.Context(), f, ms(tt.now)))
 		status := map[bool]string{true: Expired, false: Done}[tt.over]

@@ -135,17 +135,17 @@ func TestChange(t *testing.T) {
 		changed, status, err := x.Change(t.Context(), step.id, step.want, step.a)
 		check(t, err)
 		if changed != step.changed {
-			t.Errorf("%+v: got changed = %t, want %t", step, changed, step.changed)
+			t.Errorf("Change in step %+v: got changed = %t, want %t", step, changed, step.changed)
 		}
 		if status != step.status {
-			t.Errorf("%+v: got the status %s, want %s", step, status, step.status)
+			t.Errorf("Change in step %+v: got the status %s, want %s", step, status, step.status)
 		}
 		got := x.get(step.id)
 		if !got.DeliverAt.Equal(at(step.due)) {
-			t.Errorf("%+v: got the due time %v, want %v", step, got.DeliverAt, at(step.due))
+			t.Errorf("Change in step %+v: got the due time %v, want %v", step, got.DeliverAt, at(step.due))
 		}
 		if got.Version != step.version {
-			t.Errorf("%+v: got version %d, want %d", step, got.Version, step.version)
+			t.Errorf("Change in step %+v: got version %d, want %d", step, got.Version, step.version)
 		}
 	}
 	if _, _, err := x.Change(t.Context(), "none", Pending, Cancel(start)); !errors.Is(err, sql.ErrNoRows) {

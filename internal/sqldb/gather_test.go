@@ -317,7 +317,7 @@ func TestLentTransactionsCannotBeEnded(t *testing.T) {
 			})
 			var n int
 			if qerr := shared.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); qerr != nil || n != 1 {
-				t.Errorf("%s: got %d rows in the shared transaction (%v), want 1", name, n, qerr)
+				t.Errorf("after %s: got %d rows in the shared transaction (%v), want 1", name, n, qerr)
 			}
 			return err
 		})

@@ -24,7 +24,7 @@ func TestRecurringState(t *testing.T) {
 		{schedule.Recurring{Cron: "@hourly", TimeZone: "Mars/X"}, RecurringActive, 0, "@hourly Mars/X"},
 	} {
 		if s, n, text := StateOf(c.r, now), len(Upcoming(c.r, now, 3)), Timetable(c.r); s != c.state || n != c.upcoming || text != c.timetable {
-			t.Errorf("%+v: got state %s, %d upcoming times and timetable %q, want %s, %d and %q", c.r, s, n, text, c.state, c.upcoming, c.timetable)
+			t.Errorf("the recurring task %+v: got the state %s, %d upcoming times and the timetable %q, want %s, %d and %q", c.r, s, n, text, c.state, c.upcoming, c.timetable)
 		}
 	}
 }

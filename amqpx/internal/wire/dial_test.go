@@ -214,7 +214,7 @@ func TestTimeoutIsNoRefusal(t *testing.T) {
 	for name, lines := range map[string][]string{"at once": nil, "logging in": {saysStart}, "opening": {saysStart, saysTune}} {
 		_, err := Dial(t.Context(), t.Context(), to("amqp://"+door(t, true, lines...)+"/", 50*time.Millisecond), "")
 		if e, ok := errors.AsType[*failedError](err); !ok || !strings.Contains(e.Reason, "no answer in time") || e.Final {
-			t.Errorf(`%s: got %v, want a *failedError with "no answer in time" in its Reason and Final = false`, name, err)
+			t.Errorf(`%s: Dial returned %v, want a *failedError with "no answer in time" in its Reason and Final = false`, name, err)
 		}
 	}
 }

@@ -174,7 +174,7 @@ func TestDeadLettersWithoutARoute(t *testing.T) {
 		}
 		w.pass(time.Hour)
 		if want := map[string]int{"at-least-once": 40}[strategy]; q.Dying() != want || q.Ready() != 0 {
-			t.Errorf("%s: got %d dead letters and %d ready messages, want %d and 0", strategy, q.Dying(), q.Ready(), want)
+			t.Errorf("strategy %s: got %d dead letters and %d ready messages, want %d and 0", strategy, q.Dying(), q.Ready(), want)
 		}
 		if err := w.v.DeclareExchange(ExchangeSpec{Name: "later", Kind: "fanout"}); err != nil {
 			t.Fatalf("%s: declare exchange: got %v, want nil", strategy, err)
@@ -185,7 +185,7 @@ func TestDeadLettersWithoutARoute(t *testing.T) {
 		}
 		w.pass(deadLetterRetry * time.Millisecond)
 		if want := map[string]int{"at-least-once": 40}[strategy]; dest.Ready() != want {
-			t.Errorf("%s: got %d messages in dest, want %d", strategy, dest.Ready(), want)
+			t.Errorf("strategy %s: got %d messages in dest, want %d", strategy, dest.Ready(), want)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestStep(t *testing.T) {
 		t.Helper()
 		c.Refresh(t.Context(), ask)
 		if c.Now() != epoch.Add(up) || c.Offset() != offset || asked != times {
-			t.Errorf("%s: got a clock that is off by %v, with offset %v, after %d queries, want 0s, %v and %d",
+			t.Errorf("%s: the clock is off by %v, with offset %v, after %d queries, want 0s, %v and %d",
 				what, c.Now().Sub(epoch.Add(up)), c.Offset(), asked, offset, times)
 		}
 	}
@@ -49,6 +49,6 @@ func TestStep(t *testing.T) {
 		c.Refresh(t.Context(), ask) // only the first call asks, because a failure is not retried immediately
 	}
 	if err = nil; c.Now() != epoch.Add(up) || asked != 3 {
-		t.Errorf("after an error: got a clock that is off by %v after %d queries, want 0s and 3", c.Now().Sub(epoch.Add(up)), asked)
+		t.Errorf("after an error: the clock is off by %v after %d queries, want 0s and 3", c.Now().Sub(epoch.Add(up)), asked)
 	}
 }

@@ -34,7 +34,7 @@ func TestPoolWatch(t *testing.T) {
 			t.Errorf("%s: warning: got %t, want %t", c.what, warn, c.warn)
 		}
 		if c.full && waiting != c.waiting {
-			t.Errorf("%s: got %v waiting callers, want %v", c.what, waiting, c.waiting)
+			t.Errorf("%s: got an average of %v waiting callers, want %v", c.what, waiting, c.waiting)
 		}
 	}
 }

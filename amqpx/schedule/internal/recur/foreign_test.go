@@ -33,7 +33,7 @@ func TestForeignRows(t *testing.T) {
 		insert(name, row[0], row[1])
 		c.look()
 		if got := c.get(name); !strings.Contains(got.LastError, row[2]) || !got.NextAt.IsZero() {
-			t.Errorf("%s: got the error %q and NextAt = %s, want an error with %q and the zero time", name, got.LastError, got.NextAt, row[2])
+			t.Errorf("row %s: got the error %q and NextAt = %s, want an error with %q and the zero time", name, got.LastError, got.NextAt, row[2])
 		}
 		c.expect(name)
 	}
@@ -73,10 +73,10 @@ func TestRowsThatCannotBePlanned(t *testing.T) {
 	c.expect("zoo", "2026-01-01T13:00:00Z pending")
 	for i := range 12 {
 		if got := c.get(fmt.Sprintf("null%02d", i)); !strings.Contains(got.LastError, "expected a JSON object of strings") {
-			t.Errorf(`%s: got %q, want an error with "expected a JSON object of strings"`, got.Name, got.LastError)
+			t.Errorf(`row %s: got the error %q, want one with "expected a JSON object of strings"`, got.Name, got.LastError)
 		}
 		if got := c.get(fmt.Sprintf("odd%02d", i)); !strings.Contains(got.LastError, "no odd tasks") {
-			t.Errorf(`%s: got %q, want an error with "no odd tasks"`, got.Name, got.LastError)
+			t.Errorf(`row %s: got the error %q, want one with "no odd tasks"`, got.Name, got.LastError)
 		}
 	}
 	c.setPaused("null00", true)

@@ -53,15 +53,15 @@ func TestCheck(t *testing.T) {
 		}
 		e, ok := errors.AsType[*Error](err)
 		if !ok {
-			t.Errorf("%s: got %v, want an *Error", name, err)
+			t.Errorf("%s: Check returned %v, want an *Error", name, err)
 			continue
 		}
 		prefix := fmt.Sprintf("recurring task %q: ", s.Name)
 		if text := strings.ReplaceAll(e.Error(), prefix, ""); !strings.Contains(text, x.want) {
-			t.Errorf("%s: got the error %q, want one with %q", name, text, x.want)
+			t.Errorf("%s: Check returned the error %q, want one with %q", name, text, x.want)
 		}
 		if lines := strings.Count(x.want, "\n") + 1; len(e.Problems) != lines {
-			t.Errorf("%s: got %d problems, want %d: %v", name, len(e.Problems), lines, e)
+			t.Errorf("%s: Check found %d problems, want %d: %v", name, len(e.Problems), lines, e)
 		}
 	}
 }
@@ -177,10 +177,10 @@ func TestNextOfAnInvalidTimetable(t *testing.T) {
 	for _, s := range []rows.Schedule{{}, {Every: -time.Second}, {Every: time.Millisecond}, {Cron: "@daily", Every: time.Second}, {Cron: "odd"}} {
 		list, err := Next(&s, time.Now(), 1)
 		if _, ok := errors.AsType[*Error](err); !ok {
-			t.Errorf("%+v: got %v, want an *Error", s, err)
+			t.Errorf("Next of %+v: got %v, want an *Error", s, err)
 		}
 		if list != nil {
-			t.Errorf("%+v: got the occurrences %v, want nil", s, list)
+			t.Errorf("Next of %+v: got the occurrences %v, want nil", s, list)
 		}
 	}
 }

@@ -105,7 +105,7 @@ func TestNone(t *testing.T) {
 		"Extra":     func(p *Planner, tx rows.Conn) error { _, err := p.Extra(t.Context(), tx, "none", c.now); return err },
 	} {
 		if err := c.within(do); !errors.Is(err, ErrNone) {
-			t.Errorf("%s: got %v, want ErrNone", name, err)
+			t.Errorf("%s of a row that does not exist: got %v, want ErrNone", name, err)
 		}
 	}
 }

@@ -134,7 +134,7 @@ func TestTwoYears(t *testing.T) {
 		}
 		got := c.tasks(list[i].Name)
 		if len(got) < len(ids) || !slices.Equal(got[:len(ids)], ids) || len(got) > len(ids)+1 {
-			t.Errorf("%s: got %d tasks, want %d, each done and in order, and at most the next one", list[i].Name, len(got), len(ids))
+			t.Errorf("recurring task %s: got %d tasks, want %d, each done and in order, and at most the next one", list[i].Name, len(got), len(ids))
 		}
 		wallClock(t, list[i], want)
 	}
@@ -153,17 +153,17 @@ func wallClock(t *testing.T, r rows.Schedule, list []Occurrence) {
 	gaps := 0
 	for i, o := range list[:1000] {
 		if i > 0 && o.At.YearDay() == list[i-1].At.YearDay() || i > 0 && o.At.Sub(list[i-1].At) > 25*time.Hour {
-			t.Fatalf("%s: %s follows %s, want one occurrence a day", r.Name, o.At, list[i-1].At)
+			t.Fatalf("recurring task %s: %s follows %s, want one occurrence a day", r.Name, o.At, list[i-1].At)
 		}
 		if got := o.At.Format(time.TimeOnly); got != want {
 			gaps++
 			if got != "03:00:00" || hour != 2 {
-				t.Fatalf(`%s: got an occurrence at %s, want another local time only where 02:00 becomes 03:00:00`, r.Name, o.At)
+				t.Fatalf(`recurring task %s: got an occurrence at %s, want another local time only where 02:00 becomes 03:00:00`, r.Name, o.At)
 			}
 		}
 	}
 	if hour == 2 && gaps != 3 || hour != 2 && gaps != 0 {
-		t.Errorf("%s: occurrences on %d days have another local time, want 3 for a time between 02:00 and 03:00, and otherwise 0", r.Name, gaps)
+		t.Errorf("recurring task %s: occurrences on %d days have another local time, want 3 for a time between 02:00 and 03:00, and otherwise 0", r.Name, gaps)
 	}
 }
 

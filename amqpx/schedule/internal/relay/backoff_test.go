@@ -29,7 +29,7 @@ func TestBackoffAfterATry(t *testing.T) {
 	} {
 		got := c.before.after(c.x, now, batch, 0)
 		if got != c.want {
-			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+			t.Errorf("%s: got the back-off %+v, want %+v", name, got, c.want)
 		}
 		if over := name == "all, for a while"; got.recovered(batch) != over {
 			t.Errorf("%s: recovered: got %t, want %t", name, !over, over)

@@ -99,7 +99,7 @@ func TestCronInZones(t *testing.T) {
 					got = append(got, at)
 				}
 				if i := differ(got, want); i >= 0 {
-					t.Errorf("%s: got %d occurrences, want %d; occurrence %d: got %s, want %s", m.cron, len(got), len(want), i, show(got, i, loc), show(want, i, loc))
+					t.Errorf("New(%s): got %d occurrences, want %d; occurrence %d: got %s, want %s", m.cron, len(got), len(want), i, show(got, i, loc), show(want, i, loc))
 				}
 			}
 		})

@@ -77,7 +77,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 			outcomes[outcome]++
 		}
 		if want := map[amqpx.Outcome]int{amqpx.OutcomeAcked: 1, amqpx.OutcomeRetried: 5, amqpx.OutcomeDeadLettered: 3}; !maps.Equal(outcomes, want) {
-			t.Errorf("got the outcomes %v, want %v", outcomes, want)
+			t.Errorf("the handlers have the outcomes %v, want %v", outcomes, want)
 		}
 	})
 }

@@ -90,8 +90,8 @@ func TestConsumersOfOneQueue(t *testing.T) {
 	})
 }
 
-// A handler that runs past the broker's consumer timeout keeps one slot, however many times the broker redelivers its
-// message in the meantime.
+// A handler that runs past the broker's consumer timeout occupies one of the consumer's concurrent slots, however many
+// times the broker redelivers its message in the meantime.
 func TestSlowHandlerKeepsOneSlot(t *testing.T) {
 	inEachVersion(t, amqptest.Options{ConsumerTimeout: time.Minute}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

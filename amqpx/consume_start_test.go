@@ -68,10 +68,10 @@ func TestConsumeRefusesUnusableQueues(t *testing.T) {
 		}
 		for _, name := range []string{"a\xff", "a\nb", "a\r"} {
 			if err := c.Send(t.Context(), amqpx.Message{Queue: name}); !errors.Is(err, amqpx.ErrMessage) {
-				t.Errorf("Send to a queue %q: got %v, want amqpx.ErrMessage", name, err)
+				t.Errorf("Send to the queue %q: got %v, want amqpx.ErrMessage", name, err)
 			}
 			if err := c.Send(t.Context(), amqpx.Message{Exchange: "amq.topic", RoutingKey: name}); !errors.Is(err, amqpx.ErrMessage) {
-				t.Errorf("Send with a routing key %q: got %v, want amqpx.ErrMessage", name, err)
+				t.Errorf("Send with the routing key %q: got %v, want amqpx.ErrMessage", name, err)
 			}
 		}
 	})

@@ -25,8 +25,8 @@ func levels(t *testing.T, layout string) *dlx.Levels {
 	return s
 }
 
-// A worker declares its own queue. Send declares neither that queue nor a dead-letter queue, and can be used once the
-// worker has started.
+// A worker declares its own queue. Send declares neither that queue nor a dead-letter queue, and works once the worker
+// has started.
 func TestForeignQueueIsNotDeclared(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: levels(t, dlx.LayoutCelery)})

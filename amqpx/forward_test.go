@@ -225,7 +225,7 @@ func TestRequeuePausesGrow(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "x", Queue: "q"})
 		after(10 * time.Minute)
 		if len(came) != 7 {
-			t.Fatalf("got %d deliveries, want 7", len(came))
+			t.Fatalf("a message that is requeued six times: got %d deliveries, want 7", len(came))
 		}
 		first, last := came[1].Sub(came[0]), came[6].Sub(came[5])
 		if first < 500*time.Millisecond || first > time.Second || last < 5*time.Second || last > 10*time.Second {

@@ -42,7 +42,7 @@ func TestSnooze(t *testing.T) {
 		}
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 {
-			t.Fatalf("got %d dead letters, want 1", len(dead))
+			t.Fatalf("queue q.dead has %d messages, want 1", len(dead))
 		}
 		h := dead[0].Headers
 		if list, _ := h[amqpx.HeaderAttempts].([]any); len(list) != 2 || h[header.Snoozes] != int64(6) || h["tenant"] != "blue" {
@@ -168,7 +168,7 @@ func TestMiddleware(t *testing.T) {
 			t.Errorf("got the calls %q, want %q", log, want)
 		}
 		if n := m.State("q.dead").Ready; n != 1 {
-			t.Errorf("got %d dead letters, want 1", n)
+			t.Errorf("queue q.dead has %d messages, want 1", n)
 		}
 	})
 }

@@ -133,7 +133,7 @@ destinations:
 		}
 	}
 	if len(bindings) != 0 {
-		t.Errorf("got the additional bindings %v, want none", bindings)
+		t.Errorf("the topology has the additional bindings %v, want none", bindings)
 	}
 	if err := got.Validate(topology.DelayPrefix("p")); err != nil {
 		t.Errorf("Validate: got %v, want no error", err)

@@ -125,7 +125,7 @@ func TestVariablesOfWholeParts(t *testing.T) {
 	}
 }
 
-// An explicit 0 or an empty value is refused, and not replaced by the default. An empty value usually means that a
+// An explicit 0 or an empty value is refused rather than replaced by the default. An empty value usually means that a
 // variable is missing.
 func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 	zero := map[string]string{

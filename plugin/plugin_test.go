@@ -81,13 +81,13 @@ func TestRoute(t *testing.T) {
 		if c.ms < 0 {
 			var e *topology.DelayError
 			if !errors.As(err, &e) || e.Strategy != "plugin" || e.Delay != c.delay || e.Max != time.Hour || e.Reason == "" || e.Hint == "" {
-				t.Errorf("Route with the delay %v and the tolerance %v:  got %+v, %v, want a *DelayError from the plugin strategy with a reason and a hint",
+				t.Errorf("Route with the delay %v and the tolerance %v: got %+v, %v, want a *DelayError from the plugin strategy with a reason and a hint",
 					c.delay, c.tolerance, r, err)
 			}
 			continue
 		}
 		if err != nil || r.RoutingKey != "plugin.orders.expire" || r.Delay != time.Duration(c.ms)*time.Millisecond || r.Hops != 0 {
-			t.Errorf(`Route with the delay %v and the tolerance %v:  got %+v, %v, want RoutingKey = "plugin.orders.expire", Delay = %v, Hops = 0 and no error`,
+			t.Errorf(`Route with the delay %v and the tolerance %v: got %+v, %v, want RoutingKey = "plugin.orders.expire", Delay = %v, Hops = 0 and no error`,
 				c.delay, c.tolerance, r, err, time.Duration(c.ms)*time.Millisecond)
 			continue
 		}

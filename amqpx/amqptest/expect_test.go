@@ -32,7 +32,7 @@ func (s *spy) Errorf(format string, args ...any) {
 }
 func (s *spy) Fatalf(format string, args ...any) { s.Errorf(format, args...); panic(fatal{}) }
 
-// failure runs do, and returns the texts of its failures.
+// failure runs do, and returns its failure messages.
 func failure(t *testing.T, do func(t testing.TB)) string {
 	t.Helper()
 	s := &spy{TB: t}

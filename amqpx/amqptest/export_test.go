@@ -1,7 +1,7 @@
 package amqptest
 
-// RoundTrips returns how many methods with an answer clients have called. It counts calls with no-wait as well,
-// although the server does not answer them.
+// RoundTrips returns how often clients have called methods that the server answers. It includes calls with no-wait,
+// although the server does not answer those.
 func RoundTrips(s *Server) (n int) {
 	s.do(func() {
 		for m, k := range s.calls {

@@ -48,7 +48,7 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
-// A task with a due time of 0 counts as due since it was written, and not since 1970.
+// A task with a due time of 0 counts as due since it was written rather than since 1970.
 func TestOldestOfImmediateTasks(t *testing.T) {
 	store, db := openStore(t, &recorder{}, Config{})
 	defer func() { _ = db.Close() }()

@@ -116,7 +116,7 @@ func TestHandlersWaitForTheDatabase(t *testing.T) {
 					}
 				}
 				if q, _ := s.srv.Queue("q.dead"); len(q.Messages) > 0 {
-					t.Errorf("got %d dead letters, want 0", len(q.Messages))
+					t.Errorf("queue q.dead has %d messages, want 0", len(q.Messages))
 				}
 			})
 		})
@@ -178,7 +178,8 @@ func TestEffectWithoutItsServer(t *testing.T) {
 	})
 }
 
-// An outage of the relay's database is logged when it starts, once a minute and when it ends, and not at every poll.
+// An outage of the relay's database is logged when it starts, once a minute and when it ends, rather than at every
+// poll.
 func TestOutageFloodsNoLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
@@ -192,7 +193,7 @@ func TestOutageFloodsNoLog(t *testing.T) {
 		}
 		report(nil)
 		if failed, works := logs.FilterMessage("schedule: relay failed; retrying").Len(), logs.FilterMessage("schedule: relay works again").Len(); failed != 10 || works != 1 {
-			t.Errorf("after ten failures: got %d log lines about the failure and %d about its end, want 10 and 1", failed, works)
+			t.Errorf("after ten minutes of failures: got %d log lines about the failure and %d about its end, want 10 and 1", failed, works)
 		}
 		report(errors.New("another error"))
 		report(fmt.Errorf("select: %w", ErrDenied))

@@ -505,7 +505,7 @@ func TestDatabaseRefuses(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		<-time.After(time.Minute)
 		if n := failed.Load(); n < 50 || n > 70 {
-			t.Errorf("got %d failures in a minute, want 50 to 70, about one a second", n)
+			t.Errorf("the hook was called for %d failures in a minute, want 50 to 70, about one a second", n)
 		}
 		stop()
 		check(t, errors.Join(<-done, db.Close()))

@@ -1,7 +1,7 @@
 //go:build !race
 
-// Each simulation runs in one goroutine on SQLite, which the race detector makes ten times slower. Therefore `make
-// test` runs the simulations without the race detector.
+// Each simulation runs in one goroutine on SQLite, which the race detector makes ten times slower. In `make test`, the
+// race detector is therefore off for the simulations.
 
 package schedule
 

@@ -188,7 +188,7 @@ func TestUniqueExpired(t *testing.T) {
 	}
 }
 
-// Failed tasks whose unique key belongs to a pending task cannot be revived, neither individually, nor in bulk, nor by
+// Failed tasks whose unique key belongs to a pending task cannot be revived: not individually, not in bulk, and not by
 // requeueing their dead letters. If several failed tasks have the same key and none is pending, the first one is
 // revived.
 func TestReviveUnique(t *testing.T) {

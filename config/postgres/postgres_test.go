@@ -13,7 +13,7 @@ func TestURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Host != "db" || p.Port != 5433 || p.Password != "p@ss" || p.Database != "shop" {
-		t.Errorf(`got the password %q for %s:%d/%s, want "p@ss" for db:5433/shop`, p.Password, p.Host, p.Port, p.Database)
+		t.Errorf(`the parsed URL has the password %q for %s:%d/%s, want "p@ss" for db:5433/shop`, p.Password, p.Host, p.Port, p.Database)
 	}
 }
 

@@ -149,7 +149,7 @@ func TestErrorText(t *testing.T) {
 	}
 }
 
-// An error describes a field in words, as the documentation does, and not with its Go name.
+// An error describes a field in words, as the documentation does, rather than with its Go name.
 func TestWords(t *testing.T) {
 	for field, words := range map[string]string{
 		"ID": "id", "CorrelationID": "correlation id", "DeliverAt": "due time", "MisfireLimit": "misfire limit", "Queue": "queue",

@@ -125,7 +125,7 @@ func TestErrorsOfSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.ExecContext(t.Context(), "INSERT INTO x VALUES (2, 'b')"); !sqldb.Transient(err) || sqldb.Duplicate(err) {
-		t.Errorf("insert into a busy file: got %v, want a transient error that is no unique-key error", err)
+		t.Errorf("insert into a busy file: got %v, want a transient error that is not a unique-key error", err)
 	}
 	for _, insert := range []string{"INSERT INTO x VALUES (1, 'c')", "INSERT INTO x VALUES (3, 'a')"} {
 		if _, err := tx.ExecContext(t.Context(), insert); !sqldb.Duplicate(err) || sqldb.Transient(err) {

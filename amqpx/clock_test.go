@@ -85,11 +85,11 @@ func TestRetryByAClockThatIsBehind(t *testing.T) {
 		want := []time.Duration{0, 20 * time.Minute, 50 * time.Minute, 70 * time.Minute}
 		tries := got.since(began)["x"]
 		if len(tries) != len(want) {
-			t.Fatalf("got attempts after %v, want %v", tries, want)
+			t.Fatalf("the attempts were after %v, want %v", tries, want)
 		}
 		for i := range want {
 			if tries[i] < want[i] || tries[i] > want[i]+time.Second {
-				t.Errorf("got attempts after %v, want %v, each up to 1s later", tries, want)
+				t.Errorf("the attempts were after %v, want %v, each up to 1s later", tries, want)
 			}
 		}
 		for i, d := range dues {

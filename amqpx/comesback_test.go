@@ -341,7 +341,7 @@ func TestBacklogIsNotHeld(t *testing.T) {
 			t.Errorf("%d overdue messages were handled within 2 s, want 300", n)
 		}
 		if s := other.Stats().Consumers[0]; s.Prefetch != 64 {
-			t.Errorf("got the prefetch %d, want 64, because the consumer holds nothing", s.Prefetch)
+			t.Errorf("the consumer has the prefetch %d, want 64, because it holds nothing", s.Prefetch)
 		}
 	})
 }

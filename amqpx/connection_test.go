@@ -32,7 +32,7 @@ func TestConnectionsComeBack(t *testing.T) {
 		}
 		after(2 * time.Minute) // the connection for declarations is closed when it is idle
 		if names := slices.Sorted(slices.Values(m.connections(""))); !slices.Equal(names, []string{"orders consume", "orders publish"}) {
-			t.Errorf(`got the connections %q, want ["orders consume" "orders publish"]`, names)
+			t.Errorf(`the client has the connections %q, want ["orders consume" "orders publish"]`, names)
 		}
 		undo := m.RefuseConnections()
 		m.CutConnections()
@@ -52,7 +52,7 @@ func TestConnectionsComeBack(t *testing.T) {
 			"consume disconnected", "consume closed",
 		} {
 			if !slices.Contains(states, want) {
-				t.Errorf("got the events %q, want %q among them", states, want)
+				t.Errorf("the hook got the events %q, want %q among them", states, want)
 			}
 		}
 	})
@@ -83,7 +83,7 @@ func TestBlocked(t *testing.T) {
 		}
 		k.stop()
 		if states := o.saw().states; !slices.Contains(states, "publish blocked") || !slices.Contains(states, "publish unblocked") {
-			t.Errorf(`got the events %q, want "publish blocked" and "publish unblocked"`, states)
+			t.Errorf(`the hook got the events %q, want "publish blocked" and "publish unblocked"`, states)
 		}
 	})
 }

@@ -52,7 +52,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 			counts[id] = len(at)
 		}
 		if want := map[string]int{"fails": 3, "rejected": 1, "later": 2, "panics": 3}; !maps.Equal(counts, want) {
-			t.Fatalf("got the attempts %v, want %v", counts, want)
+			t.Fatalf("the messages were handled in this many attempts: %v, want %v", counts, want)
 		}
 		for i, pause := range []time.Duration{time.Minute, 2 * time.Minute} {
 			if got := tries["fails"][i+1] - tries["fails"][i]; got < pause || got > pause+time.Second {
@@ -70,7 +70,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 			}
 		}
 		if want := map[string]any{"fails": inspect.ReasonAttempts, "rejected": inspect.ReasonRejected, "panics": inspect.ReasonAttempts}; !maps.Equal(reasons, want) {
-			t.Errorf("got the dead letters with the reasons %v, want %v", reasons, want)
+			t.Errorf("the dead letters have the reasons %v, want %v", reasons, want)
 		}
 		outcomes := map[amqpx.Outcome]int{}
 		for _, outcome := range o.saw().outcomes {
@@ -130,7 +130,7 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 		after(time.Minute)
 		dead := m.State("q.dead").Messages
 		if len(dead) != 1 || !strings.Contains(fmt.Sprint(dead[0].Headers[amqpx.HeaderError]), "FailNow") {
-			t.Errorf(`got the dead letters %v, want one whose error header has "FailNow"`, dead)
+			t.Errorf(`queue q.dead: got %v, want one dead letter whose error header has "FailNow"`, dead)
 		}
 		m.Holds("q", 0, 0)
 		k.stop()
@@ -185,7 +185,7 @@ func TestRetryEndsWithItsDelivery(t *testing.T) {
 		undo()
 		after(2 * time.Hour)
 		if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 1, 2}) {
-			t.Errorf("got the attempts %v, want [1 1 2]", attempts)
+			t.Errorf("the message was handled in the attempts %v, want [1 1 2]", attempts)
 		}
 		k.stop()
 	})
@@ -235,11 +235,11 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 				test.send(m, c)
 				after(time.Hour)
 				if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 2, 3}) {
-					t.Errorf("got the attempts %v, want [1 2 3]", attempts)
+					t.Errorf("the message was handled in the attempts %v, want [1 2 3]", attempts)
 				}
 				dead := m.State("q.dead").Messages
 				if len(dead) != 1 || dead[0].Headers[amqpx.HeaderDestination] != test.destination {
-					t.Fatalf("got the dead letters %v, want one to %s", dead, test.destination)
+					t.Fatalf("queue q.dead: got %v, want one dead letter to %s", dead, test.destination)
 				}
 				// A dead letter that is published to the queue again arrives with its original exchange and key.
 				m.Publish("", "q", dead[0].Publishing)
@@ -273,7 +273,7 @@ func TestRetryAboveTheSizeLimitKeepsItsHeaders(t *testing.T) {
 		k.stop()
 		for _, e := range o.log.All() {
 			if strings.Contains(e.Message, "headers") {
-				t.Errorf("got the log line %q with the fields %v, want none about headers", e.Message, e.ContextMap())
+				t.Errorf("the log has the line %q with the fields %v, want none about headers", e.Message, e.ContextMap())
 			}
 		}
 		m.Holds("q", 1, 0)
@@ -296,7 +296,7 @@ func TestRetryFitsIntoAFrame(t *testing.T) {
 		k.stop()
 		m.Holds("q.dead", 2, 0)
 		if states := o.saw().states; slices.Contains(states, "publish disconnected") {
-			t.Errorf(`got the connection events %v, want no "publish disconnected"`, states)
+			t.Errorf(`the hook got the connection events %v, want no "publish disconnected"`, states)
 		}
 	})
 }

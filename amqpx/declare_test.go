@@ -74,11 +74,11 @@ func TestDeclareConnection(t *testing.T) {
 			c.mustSend(amqpx.Message{Queue: fmt.Sprint("q", i)})
 		}
 		if got := m.connections(""); !slices.Equal(got, []string{"shop publish", "shop declare"}) {
-			t.Errorf(`got the connections %q, want ["shop publish" "shop declare"]`, got)
+			t.Errorf(`the client has the connections %q, want ["shop publish" "shop declare"]`, got)
 		}
 		after(61 * time.Second)
 		if got := m.connections(""); !slices.Equal(got, []string{"shop publish"}) {
-			t.Errorf(`got the connections %q after a minute, want ["shop publish"]`, got)
+			t.Errorf(`after a minute, the client has the connections %q, want ["shop publish"]`, got)
 		}
 		undo := m.RefuseConnections()
 		sent := c.sending(amqpx.Message{Queue: "waits"})
@@ -122,7 +122,7 @@ func TestDeclareNothing(t *testing.T) {
 			}
 		}
 		if _, ok := m.Queue("missing"); ok || len(m.Queues())+len(m.Exchanges()) != before {
-			t.Errorf("got the queues %q and %d exchanges after the sends, want %d objects as before", m.Queues(), len(m.Exchanges()), before)
+			t.Errorf("after the sends, the broker has the queues %q and %d exchanges, want %d objects as before", m.Queues(), len(m.Exchanges()), before)
 		}
 		after(time.Hour)
 		m.Holds("q", 2, 0)

@@ -42,7 +42,7 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 			t.Errorf("Send to another destination: got %v, want no error", err)
 		}
 		if now := m.Connections()[0]; now.Name != publishing.Name {
-			t.Errorf("got the publishing connection %+v, want %+v as before", now, publishing)
+			t.Errorf("the publishing connection is %+v, want %+v as before", now, publishing)
 		}
 		m.Holds("good", 2, 0)
 	})
@@ -143,7 +143,7 @@ func TestDestinationThatDoesNotAnswer(t *testing.T) {
 			t.Errorf("Send that waited %v for the broker's answer: got %v, want no error", time.Since(began), err)
 		}
 		if got := m.connections(" declare"); len(got) > 1 {
-			t.Errorf("got the connections %v, want at most one, because the one that did not answer must be closed", got)
+			t.Errorf("the client has the declare connections %v, want at most one, because the one that did not answer must be closed", got)
 		}
 	})
 }

@@ -64,7 +64,7 @@ func TestForwardKeepsForeignProperties(t *testing.T) {
 		rest := "shop order.7 90000 guest 1 1700000000 5000 [copy.order.7]\n"
 		want := []string{"1 0 " + rest, "2 0 " + rest, "2 1 " + rest, "1 0 " + rest}
 		if !slices.Equal(steps, want) {
-			t.Fatalf("got the deliveries\n%s\nwant\n%s", strings.Join(steps, "\n"), strings.Join(want, "\n"))
+			t.Fatalf("the handler: got the deliveries\n%s\nwant\n%s", strings.Join(steps, "\n"), strings.Join(want, "\n"))
 		}
 		for _, q := range []string{"out", "copies"} {
 			all := m.State(q).Messages
@@ -206,7 +206,7 @@ func TestRequeueAsItIs(t *testing.T) {
 			t.Errorf("the deliveries were at %v, want 4 of them, with at least 1500ms between the first and the last", came)
 		}
 		if got := o.saw().outcomes; !slices.Equal(got, []amqpx.Outcome{amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeAcked}) {
-			t.Errorf("got the outcomes %v, want three requeued and then one acked", got)
+			t.Errorf("the handlers have the outcomes %v, want three requeued and then one acked", got)
 		}
 	})
 }

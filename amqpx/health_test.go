@@ -263,7 +263,7 @@ func TestStatsAtRest(t *testing.T) {
 		}
 		text, err := json.Marshal(c.Stats())
 		if err != nil || strings.Contains(string(text), "guest") || c.Stats().Declare.Address != "amqptest:5672" {
-			t.Errorf(`got the stats %s, error %v, want no "guest", the declare connection's address amqptest:5672 and no error`, text, err)
+			t.Errorf(`the stats as JSON: got %s, error %v, want no "guest", the declare connection's address amqptest:5672 and no error`, text, err)
 		}
 		after(2 * time.Minute)
 		if s := c.Stats(); s.Declare.State != "" {

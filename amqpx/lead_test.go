@@ -268,7 +268,7 @@ func TestTooEarlyForTTL(t *testing.T) {
 		k.stop()
 		all := got.all()
 		if len(all) != 1 {
-			t.Fatalf("got the deliveries %v, want one", got.since(began))
+			t.Fatalf("the consumer got the deliveries %v, want one", got.since(began))
 		}
 		if at := all[0].at.Sub(began); at < 20*time.Minute || at > 31*time.Minute {
 			t.Errorf("the message arrived after %v, want 20m to 31m", at)

@@ -92,7 +92,7 @@ func TestBlockedIsNotStuck(t *testing.T) {
 			t.Error(err)
 		}
 		if o.log.FilterMessage("the broker blocks publishers").Len() != 1 || o.log.FilterMessageSnippet("stopped confirming").Len() != 0 {
-			t.Errorf("got the log %v, want one line about the blocked publishers and none about missing confirms", o.log.All())
+			t.Errorf("the log has %v, want one line about the blocked publishers and none about missing confirms", o.log.All())
 		}
 	})
 }

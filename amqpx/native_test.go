@@ -379,7 +379,7 @@ func TestNativeConnectsInAnAlarm(t *testing.T) {
 			t.Errorf("after the alarm: got the health %v and %d held messages, want no error and 2", err, m.held())
 		}
 		if states := o.saw().states; slices.Contains(states, "publish blocked") {
-			t.Errorf(`got the events %q, want no "publish blocked", because the connection was not ready when the alarm started`, states)
+			t.Errorf(`the hook got the events %q, want no "publish blocked", because the connection was not ready when the alarm started`, states)
 		}
 		m.tidy()
 	})

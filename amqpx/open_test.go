@@ -99,7 +99,7 @@ func TestOpenBeforeAnythingIsApplied(t *testing.T) {
 		}
 		lines := seen.All()
 		if len(lines) != 1 || strings.Contains(lines[0].Message, "connect;") || len(fmt.Sprint(lines[0].ContextMap())) > 1000 {
-			t.Errorf(`got the log lines %+v, want one without "connect;" and with at most 1000 bytes of fields`, lines)
+			t.Errorf(`Open wrote the log lines %+v, want one without "connect;" and with at most 1000 bytes of fields`, lines)
 		}
 	})
 }

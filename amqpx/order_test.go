@@ -68,7 +68,7 @@ func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
 					due, end, time.Now())
 			}
 			if due := p.headers(nil)[HeaderDue]; due != p.due || !p.pub.Timestamp.Equal(p.start) {
-				t.Fatalf("got the due header %v and the timestamp %v, want %v and %v", due, p.pub.Timestamp, p.due, p.start)
+				t.Fatalf("the message has the due header %v and the timestamp %v, want %v and %v", due, p.pub.Timestamp, p.due, p.start)
 			}
 			last = end
 		}
@@ -93,13 +93,13 @@ func TestOrderOfABatch(t *testing.T) {
 		before := order[n]
 		a, z := b.items[before].first.Delay, b.items[i].first.Delay
 		if a > z || a == z && before > i {
-			t.Fatalf("got item %d with delay %v before item %d with delay %v, want the shorter delay first, and equal delays in order", before, a, i, z)
+			t.Fatalf("the batch has item %d with delay %v before item %d with delay %v, want the shorter delay first, and equal delays in order", before, a, i, z)
 		}
 		seen[i] = true
 	}
 	for i, ok := range seen {
 		if !ok {
-			t.Errorf("got an order without item %d, want every item in it", i)
+			t.Errorf("the order lacks item %d, want every item in it", i)
 		}
 	}
 }

@@ -34,11 +34,11 @@ func TestOverrunsAreAttempts(t *testing.T) {
 					after(24 * time.Hour)
 					// A message without an id may run again while an earlier run continues.
 					if attempts := slices.Compact(got.attempts()); !slices.Equal(attempts, []int{1, 2, 3}) {
-						t.Errorf("got the attempts %v, want 1 to 3", attempts)
+						t.Errorf("the message was handled in the attempts %v, want 1 to 3", attempts)
 					}
 					dead := m.State("q.dead").Messages
 					if len(dead) != 1 || dead[0].Headers[amqpx.HeaderReason] != "attempts" {
-						t.Fatalf(`got the dead letters %+v, want one with the reason "attempts"`, dead)
+						t.Fatalf(`queue q.dead: got %+v, want one dead letter with the reason "attempts"`, dead)
 					}
 					text := fmt.Sprint(dead[0].Headers[amqpx.HeaderError])
 					for _, part := range []string{"consumer timeout", "its result was " + result} {
@@ -141,7 +141,7 @@ func TestOverrunAffectsNoOthers(t *testing.T) {
 			}
 		}
 		if want := "map[fails:[1 2] held:[1] waits:[1] works:[1]]"; fmt.Sprint(runs) != want {
-			t.Errorf("got the attempts %v, want %s", runs, want)
+			t.Errorf("the messages were handled in the attempts %v, want %s", runs, want)
 		}
 		m.Holds("q.dead", 1, 0)
 		m.Holds("q", 0, 0)

@@ -95,10 +95,10 @@ func TestPanicsAffectOneMessage(t *testing.T) {
 				after(time.Minute)
 				dead := m.State("q.dead").Messages
 				if len(dead) != 1 || !strings.Contains(fmt.Sprint(dead[0].Headers[amqpx.HeaderError]), c.says) {
-					t.Errorf("got the dead letters %v, want one whose error contains %q", dead, c.says)
+					t.Errorf("queue q.dead: got %v, want one dead letter whose error contains %q", dead, c.says)
 				}
 				if attempts := got.attempts(); len(attempts) != 3 && !amqpx.IsRejected(c.err) {
-					t.Errorf("got the attempts %v, want two of the bad message and one of the good one", attempts)
+					t.Errorf("the messages were handled in the attempts %v, want two of the bad message and one of the good one", attempts)
 				}
 				m.Holds("q", 0, 0)
 				k.stop()

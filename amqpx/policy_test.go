@@ -51,7 +51,7 @@ func TestImmediateRetries(t *testing.T) {
 			t.Errorf("RetryDelay announced an immediate retry: got %v, want %v", asked, want)
 		}
 		if dl := m.deadLetterOf("q"); len(dl.Attempts) != 2 || dl.Reason != "attempts" {
-			t.Errorf(`got a dead letter with the reason %q and the attempts %q, want "attempts" and two attempts`, dl.Reason, dl.Attempts)
+			t.Errorf(`the dead letter has the reason %q and the attempts %q, want "attempts" and two attempts`, dl.Reason, dl.Attempts)
 		}
 	})
 }

@@ -125,7 +125,7 @@ func TestPrepareStripsHeadersThatTheBrokerInterprets(t *testing.T) {
 		t.Fatalf("the headers of the prepared message: got %v, want %v", got, want)
 	}
 	if len(m.Headers) != 10 {
-		t.Errorf("got the caller's headers %v after the call, want them unchanged", m.Headers)
+		t.Errorf("after prepare, the caller's headers are %v, want them unchanged", m.Headers)
 	}
 }
 
@@ -229,7 +229,7 @@ func TestNewIDIsUUIDv7(t *testing.T) {
 			t.Fatalf("id %s: got the time %d, want %d", id, got, now.UnixMilli())
 		}
 		if seen[id] {
-			t.Fatalf("got id %s a second time, want unique ids", id)
+			t.Fatalf("newID returned %s a second time, want unique ids", id)
 		}
 		seen[id] = true
 	}

@@ -66,7 +66,7 @@ func TestHeadersThatABrokerDelaysBy(t *testing.T) {
 			}
 		}
 		if headers["mine"] != "kept" {
-			t.Errorf(`got the headers %v, want mine = "kept"`, headers)
+			t.Errorf(`the message: got the headers %v, want mine = "kept"`, headers)
 		}
 	})
 }
@@ -96,7 +96,7 @@ func TestPriorityBefore43(t *testing.T) {
 		k := c.consume("retried", got.handle)
 		after(time.Hour)
 		if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 2}) {
-			t.Errorf("got the attempts %v, want [1 2]", attempts)
+			t.Errorf("the message was handled in the attempts %v, want [1 2]", attempts)
 		}
 		k.stop()
 	})

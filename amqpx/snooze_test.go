@@ -35,7 +35,7 @@ func TestSnooze(t *testing.T) {
 		k.stop()
 		want := []seen{{1, 0}, {1, 1}, {2, 1}, {2, 2}, {2, 3}, {2, 4}, {2, 5}, {2, 6}}
 		if !slices.Equal(all, want) {
-			t.Fatalf("got the attempts and snoozes %v, want %v", all, want)
+			t.Fatalf("the handler: got the attempts and snoozes %v, want %v", all, want)
 		}
 		if took := time.Since(began); took < 6*time.Hour {
 			t.Errorf("the deliveries took %v, want at least 6h", took)
@@ -55,7 +55,7 @@ func TestSnooze(t *testing.T) {
 			}
 		}
 		if snoozed != 6 {
-			t.Errorf("got the outcome snoozed %d times, want 6", snoozed)
+			t.Errorf("%d deliveries have the outcome snoozed, want 6", snoozed)
 		}
 	})
 }
@@ -165,7 +165,7 @@ func TestMiddleware(t *testing.T) {
 		k.stop()
 		once := []string{"a x", "b x", "handler", "left b", "left a"}
 		if want := append(slices.Clone(once), once...); !slices.Equal(log, want) {
-			t.Errorf("got the calls %q, want %q", log, want)
+			t.Errorf("the handlers and the middleware were called as %q, want %q", log, want)
 		}
 		if n := m.State("q.dead").Ready; n != 1 {
 			t.Errorf("queue q.dead has %d messages, want 1", n)

@@ -47,7 +47,7 @@ func TestBrokenQueueStopsNoOtherConsumer(t *testing.T) {
 		first.stop()
 		second.stop()
 		if left := m.connections("consume broken"); len(left) > 0 {
-			t.Errorf("got the connections %q after the consumer stopped, want none", left)
+			t.Errorf("after the consumer stopped, the client has the separate connections %q, want none", left)
 		}
 	})
 }
@@ -104,7 +104,7 @@ func TestOneOfManyConsumersIsSuspected(t *testing.T) {
 		go func() { ended <- c.ConsumeAll(ctx, all...) }()
 		after(time.Minute)
 		if got := len(m.connections(" consume")); got != 1 {
-			t.Errorf("got %d shared connections, want 1", got)
+			t.Errorf("the client has %d shared connections, want 1", got)
 		}
 		for _, k := range c.Stats().Consumers {
 			if own := k.Connection != nil; own != (k.Queue == "broken") {

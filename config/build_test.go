@@ -113,7 +113,7 @@ destinations:
 	}
 	for _, q := range got.Queues {
 		if strings.HasPrefix(q.Name, "p.bucket.") && !strings.HasPrefix(q.Name, "p.bucket.r4x4-classic.") {
-			t.Errorf("got the queue %s of a previous layout, want only queues of r4x4-classic", q.Name)
+			t.Errorf("the topology has the queue %s of a previous layout, want only queues of r4x4-classic", q.Name)
 		}
 	}
 	bindings := map[string]int{}
@@ -174,7 +174,7 @@ destinations:
 		t.Errorf("the queue celery is bound to %v, want %v", from, want)
 	}
 	if s.Name() != "celery" || s.MaxDelay() != (1<<28-1)*time.Second {
-		t.Errorf("got the strategy %s with the maximum delay %v, want celery with 2^28-1 s", s.Name(), s.MaxDelay())
+		t.Errorf("the strategy is %s with the maximum delay %v, want celery with 2^28-1 s", s.Name(), s.MaxDelay())
 	}
 }
 

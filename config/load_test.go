@@ -264,7 +264,7 @@ func TestDefaultsLoseAgainstAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(c.Delay.TTL.Delays, c.Delay.Prefix); got != "[1s 2s]file" {
-		t.Errorf("got the TTL delays and the prefix %s, want [1s 2s]file", got)
+		t.Errorf("the TTL delays and the prefix are %s, want [1s 2s]file", got)
 	}
 }
 
@@ -299,7 +299,7 @@ func TestEnvironment(t *testing.T) {
 		}
 	}
 	if got := fmt.Sprint(c.Delay.TTL.Delays, c.Delay.Bucket.Radices, len(c.Broker.URLs)); got != "[1m0s 15m0s] [10 60] 2" {
-		t.Errorf("got the lists %s, want [1m0s 15m0s] [10 60] 2", got)
+		t.Errorf("the lists are %s, want [1m0s 15m0s] [10 60] 2", got)
 	}
 }
 
@@ -423,7 +423,7 @@ destinations:
 		{Queue: "mail", DeadLetter: "own.dead", Retry: retry, Lead: &lead},
 	}
 	if !reflect.DeepEqual(c.Topology.Destinations, want) {
-		t.Errorf("got the destinations %+v, want %+v", c.Topology.Destinations, want)
+		t.Errorf("load with merge keys: got the destinations %+v, want %+v", c.Topology.Destinations, want)
 	}
 }
 

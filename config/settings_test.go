@@ -21,7 +21,7 @@ func TestSettingsAreListed(t *testing.T) {
 	}
 	for _, s := range list {
 		if s.Path == "" || s.Type == "" || s.Default == "" || s.Meaning == "" || s.Variable == "" && s.Path != previousPath {
-			t.Errorf("got the setting %+v, want it to have a path, type, default, meaning and variable", s)
+			t.Errorf("Settings has %+v, want a path, type, default, meaning and variable in it", s)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 func TestMessagesOfEarlierReleases(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/wire.json")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("got the files %v, error %v, want the wire.json of at least one release and no error", files, err)
+		t.Fatalf("the directory has the files %v, error %v, want the wire.json of at least one release and no error", files, err)
 	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)

@@ -286,7 +286,7 @@ func (m *wireMessage) read(t *testing.T, srv *amqptest.Server) {
 			return
 		}
 	}
-	t.Fatal("got no message from any queue, want the published one")
+	t.Fatal("no queue has the published message, want one that has it")
 }
 
 func wireRetries() (list []wireRetry) {

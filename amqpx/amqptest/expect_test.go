@@ -99,7 +99,7 @@ func TestExpect(t *testing.T) {
 				due := time.Now().Add(90 * time.Second)
 				got := srv.Expect(t, amqptest.Want{Queue: "q", ID: "a", Type: "paid", Body: `{ "order": 42 }`, In: 90 * time.Second, Within: time.Millisecond})
 				if got.In == "q" || !got.Due.Equal(due) || string(got.Body) != `{"order":42}` {
-					t.Errorf(`got a message in the queue %q with the due time %v and the body %q, want a delay queue, %v and {"order":42}`, got.In, got.Due, got.Body, due)
+					t.Errorf(`Expect: got a message in the queue %q with the due time %v and the body %q, want a delay queue, %v and {"order":42}`, got.In, got.Due, got.Body, due)
 				}
 				srv.ExpectNone(t, amqptest.Want{Queue: "other"})
 				srv.ExpectNone(t, amqptest.Want{Queue: "q", Due: due.Add(2 * time.Second)})
@@ -279,6 +279,6 @@ func TestRunUntilIdle(t *testing.T) {
 	}
 	srv.RunUntilIdle(t, time.Minute)
 	if got := srv.Expect(t, amqptest.Want{Queue: "q"}); got.In != "q" || time.Now().Before(got.Due) {
-		t.Errorf(`got the message in the queue %q, %v before its due time, want it in "q" and due`, got.In, time.Until(got.Due))
+		t.Errorf(`Expect: got the message in the queue %q, %v before its due time, want it in "q" and due`, got.In, time.Until(got.Due))
 	}
 }

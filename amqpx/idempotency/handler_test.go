@@ -181,7 +181,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("after a group with two bad messages: got %d effects, want %d, one for each message except m3 and m7", got, n-2)
 	}
 	if !slices.Contains(skipped, "guarded m7") || slices.Contains(skipped, "duplicate m3") {
-		t.Errorf(`got calls of OnSkip %q, want "guarded m7" among them and not "duplicate m3"`, skipped)
+		t.Errorf(`OnSkip got %q, want "guarded m7" among the calls and not "duplicate m3"`, skipped)
 	}
 }
 

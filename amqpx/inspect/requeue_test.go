@@ -437,7 +437,7 @@ func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
 						there[id] = true
 					}
 					if len(there) != 10 {
-						t.Errorf("got the messages %v in the queue, want all 10", there)
+						t.Errorf("the queue has the messages %v, want all 10", there)
 					}
 					if moves := c.moves && version != "4.3.0"; moves != (moved > 0) {
 						t.Errorf("%d messages were moved to the end of the queue, want any moved: %t", moved, moves)
@@ -464,7 +464,7 @@ func TestRequeueOfLongMessages(t *testing.T) {
 			most = max(most, m.State("dead").Unacked)
 		}})
 		if r.Sent != 20 || most > 8 {
-			t.Errorf("got up to %d unacknowledged messages of 4 MiB and %d sent messages, want at most 8, and 20: %+v", most, r.Sent, r)
+			t.Errorf("Requeue left up to %d messages of 4 MiB unacknowledged and sent %d messages, want at most 8, and 20: %+v", most, r.Sent, r)
 		}
 	})
 }

@@ -76,7 +76,7 @@ func TestFilterByTagHeaderAndExchange(t *testing.T) {
 	got, err := s.Get(t.Context(), NoTx, "t0005")
 	check(t, err)
 	if !slices.Equal(got.Tags, []string{"campaign-7", "vip"}) {
-		t.Errorf(`got the tags %q, want ["campaign-7" "vip"]`, got.Tags)
+		t.Errorf(`the task has the tags %q, want ["campaign-7" "vip"]`, got.Tags)
 	}
 	// The task is replaced by one with other tags, and then deleted. Its tags must be replaced and deleted as well.
 	got.Tags = []string{"other"}

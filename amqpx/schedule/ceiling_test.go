@@ -15,7 +15,7 @@ func TestRateLimitChangedByHandStays(t *testing.T) {
 		started := func(perSecond float64) float64 {
 			t.Helper()
 			if left := s.setRateLimits(t.Context(), []RateLimit{{Queue: "q", PerSecond: perSecond}}); len(left) > 0 {
-				t.Errorf("got the unwritten rate limits %v, want none", left)
+				t.Errorf("setRateLimits did not write %v, want it to write all rate limits", left)
 			}
 			list, err := s.Destinations(t.Context(), NoTx)
 			check(t, err)

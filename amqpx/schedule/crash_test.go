@@ -186,7 +186,7 @@ func TestRedeliveriesAreNotAttempts(t *testing.T) {
 		stop()
 		s.wantTask("connections lost", StatusDone, 0)
 		if len(s.effects) != 2 || cutOff != 10 {
-			s.Errorf("got the effects %v and %d interrupted runs, want 2 effects and 10 interrupted runs", s.effects, cutOff)
+			s.Errorf("the handler had the effects %v and %d interrupted runs, want 2 effects and 10 interrupted runs", s.effects, cutOff)
 		}
 	})
 }

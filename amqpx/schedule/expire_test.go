@@ -56,7 +56,7 @@ func TestTasksExpire(t *testing.T) {
 				}
 			}
 			if skipped["late"] != SkipExpired || skipped["to exchange"] != SkipExpired {
-				t.Errorf(`got the skips %v, want SkipExpired for "late" and "to exchange"`, skipped)
+				t.Errorf(`OnSkip got %v, want SkipExpired for "late" and "to exchange"`, skipped)
 			}
 			rounded, err := s.Get(t.Context(), NoTx, "rounded")
 			check(t, err)

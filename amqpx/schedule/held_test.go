@@ -181,7 +181,7 @@ func TestPauseAndRecurringTasks(t *testing.T) {
 		defer s.second(Config{})()
 		after(5*time.Hour + time.Minute)
 		if len(s.effects) != 0 {
-			t.Errorf("got the effects %v during the pause, want none", s.effects)
+			t.Errorf("during the pause: got the effects %v, want none", s.effects)
 		}
 		check(t, s.Resume(t.Context(), NoTx, mail, 0))
 		after(time.Minute)

@@ -208,7 +208,7 @@ func TestLeaseLost(t *testing.T) {
 		s.wantEffects("looks", "q 21s")
 		s.wantEffects("does not look", "q 1m11s")
 		if len(causes) != 1 || !strings.Contains(causes[0], "lease lost: another attempt holds the lease of task looks") {
-			s.Errorf(`got the causes %q, want one with "lease lost: another attempt holds the lease of task looks"`, causes)
+			s.Errorf(`the contexts of the work have the causes %q, want one with "lease lost: another attempt holds the lease of task looks"`, causes)
 		}
 	})
 }
@@ -296,7 +296,7 @@ func TestLeaseSkips(t *testing.T) {
 			check(s.T, h(s.Context(), &d))
 		}
 		if want := []SkipReason{SkipStale, SkipStale, SkipMissing, SkipDuplicate}; !slices.Equal(skips, want) {
-			s.Errorf("got the skips %v, want %v", skips, want)
+			s.Errorf("OnSkip got %v, want %v", skips, want)
 		}
 		for _, d := range []amqpx.Delivery{{ID: "t"}, {Version: 1}} {
 			if err := h(s.Context(), &d); !errors.Is(err, ErrNotTask) || !amqpx.IsRejected(err) {
@@ -308,7 +308,7 @@ func TestLeaseSkips(t *testing.T) {
 		check(s.T, h(s.Context(), &amqpx.Delivery{ID: "late", Version: 1, DueAt: due}))
 		s.wantTask("late", StatusExpired, 0)
 		if skips[len(skips)-1] != SkipExpired {
-			s.Errorf("got the skips %v, want the last to be %v", skips, SkipExpired)
+			s.Errorf("OnSkip got %v, want the last reason to be %v", skips, SkipExpired)
 		}
 		// The task is replaced while the work is running.
 		p.work = func(ctx context.Context, _ *amqpx.Delivery) error {
@@ -319,7 +319,7 @@ func TestLeaseSkips(t *testing.T) {
 		s.wantTask("r", StatusPending, 0)
 		s.wantEffects("r")
 		if skips[len(skips)-1] != SkipStale {
-			s.Errorf("got the skips %v, want the last to be %v", skips, SkipStale)
+			s.Errorf("OnSkip got %v, want the last reason to be %v", skips, SkipStale)
 		}
 		// If the final transaction fails, none of its changes remain.
 		failing := LeaseHandler(s.db, func(context.Context, *amqpx.Delivery, string) (Func, error) {

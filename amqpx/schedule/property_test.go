@@ -244,7 +244,7 @@ func (w *world) statusesMatch() {
 		w.check(err)
 		e := w.model[task.ID]
 		if e == nil || e.status != task.Status || e.version != task.Version || !e.due.Equal(task.DeliverAt) {
-			w.t.Fatalf("got the row %+v, want %+v, as in the model", task, e)
+			w.t.Fatalf("List: got the row %+v, want %+v, as in the model", task, e)
 		}
 		seen++
 	}
@@ -488,5 +488,5 @@ func (w *world) settle() {
 		w.now = w.now.Add(5 * time.Minute)
 	}
 	w.statusesMatch()
-	w.t.Fatalf("got the tasks %v after a day without faults, want none pending", w.model)
+	w.t.Fatalf("after a day without faults, the tasks are %v, want none pending", w.model)
 }

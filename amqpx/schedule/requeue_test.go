@@ -87,7 +87,7 @@ func TestRequeueRevives(t *testing.T) {
 		for _, id := range []string{"a", "b", "c"} {
 			s.wantTask(id, StatusDone, 0)
 			if n := len(s.saw(id)); n != 1 {
-				t.Errorf("got %d effects of task %s, want 1", n, id)
+				t.Errorf("%d effects belong to task %s, want 1", n, id)
 			}
 		}
 		stop()

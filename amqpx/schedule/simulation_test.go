@@ -501,6 +501,6 @@ func TestResendsBecomeRarer(t *testing.T) {
 		}
 	}
 	if len(got) != 10 {
-		t.Errorf("got %d sends in two days, want 10", len(got))
+		t.Errorf("the task was sent %d times in two days, want 10", len(got))
 	}
 }

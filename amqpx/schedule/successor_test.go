@@ -47,11 +47,11 @@ func TestHandlerReplacesItsTask(t *testing.T) {
 				s.mu.Unlock()
 				for i := range saw {
 					if i > 0 && (saw[i].at-saw[i-1].at).Round(time.Minute) != time.Hour {
-						s.Errorf("got the effects %+v, want them an hour apart", saw)
+						s.Errorf("the task has the effects %+v, want them an hour apart", saw)
 					}
 				}
 				if len(saw) != 4 {
-					s.Errorf("got the effects %+v, want 4", saw)
+					s.Errorf("the task has the effects %+v, want 4", saw)
 				}
 				s.wantTask("again", StatusDone, 0)
 			})

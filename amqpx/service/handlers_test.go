@@ -177,7 +177,7 @@ func TestHandlers(t *testing.T) {
 			}
 		}
 		if texted["555-41"] != 3 || texted["555-42"] != 3 || len(charged) != 2 {
-			t.Errorf("got attempts to text %v and to charge %v, want 3 for both phones and two keys charged", texted, charged)
+			t.Errorf("the handlers tried to text %v and to charge %v, want 3 tries for both phones and two keys charged", texted, charged)
 		}
 	})
 }
@@ -238,7 +238,7 @@ func TestHandlersAreShown(t *testing.T) {
 	}
 	for _, b := range blocks {
 		if !strings.Contains(code, indent.ReplaceAllString(b[1], "")) {
-			t.Errorf("got this block in docs/handlers.md, want only code that is also in this file:\n%s", b[1])
+			t.Errorf("docs/handlers.md has this block, want only code that is also in this file:\n%s", b[1])
 		}
 	}
 }

@@ -462,7 +462,7 @@ func TestFirstLine(t *testing.T) {
 			defer s.Close(t.Context())
 			lines := seen.FilterMessage("service opened").All()
 			if len(lines) != 1 {
-				t.Fatalf(`got log lines %v, want one "service opened"`, seen.All())
+				t.Fatalf(`the log has %v, want one line "service opened"`, seen.All())
 			}
 			fields := lines[0].ContextMap()
 			if got, _ := fields["file"].(string); got != name && (file == "" || got != o.File) {

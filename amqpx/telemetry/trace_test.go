@@ -198,7 +198,7 @@ func TestContextOfATaskIsThatOfItsScheduling(t *testing.T) {
 		}
 		for id, want := range map[string]int{"plain": 1, "moved": 2, "fired": 2, "revived": 2, "without": 1} {
 			if count[id] != want {
-				t.Errorf("got %d spans of handlers for task %s, want %d", count[id], id, want)
+				t.Errorf("%d spans of handlers belong to task %s, want %d", count[id], id, want)
 			}
 		}
 		for _, send := range s.named("send tasks") {
@@ -229,7 +229,7 @@ func TestContextOfTheProgramStays(t *testing.T) {
 		m := amqpx.Message{Queue: "orders", Headers: amqp.Table{"traceparent": own, "tracestate": "a=b"}}
 		check(t, s.Send(t.Context(), m))
 		if got := s.headerOf("orders", "traceparent"); got != own || s.headerOf("orders", "tracestate") != "a=b" {
-			t.Errorf("got the traceparent %q and the tracestate %q, want the program's: %q and a=b", got, s.headerOf("orders", "tracestate"), own)
+			t.Errorf("the sent message: got the traceparent %q and the tracestate %q, want the program's: %q and a=b", got, s.headerOf("orders", "tracestate"), own)
 		}
 		s.isLinked(create.SpanContext(), s.one("send orders"))
 	})
@@ -289,7 +289,7 @@ func TestHeadersAtTheLimit(t *testing.T) {
 			}
 		}
 		if got := s.headerOf("orders", "traceparent"); got != "" {
-			t.Errorf("got the traceparent %q in headers of the maximum size, want none", got)
+			t.Errorf("a sent message: got the traceparent %q in headers of the maximum size, want none", got)
 		}
 		stop := s.consume("orders", failing(0))
 		after(time.Second)
@@ -331,7 +331,7 @@ func TestNoProviders(t *testing.T) {
 	ctx := hook.SendStart(api.ContextWithSpanContext(t.Context(), sent), amqpx.Message{Queue: "orders"}, added)
 	hook.SendEnd(ctx, amqpx.SendEnd{})
 	if added["traceparent"] != traceparent(sent) {
-		t.Errorf("got the headers %v, want the caller's traceparent %q", added, traceparent(sent))
+		t.Errorf("SendStart: got the headers %v, want the caller's traceparent %q", added, traceparent(sent))
 	}
 	d := &amqpx.Delivery{Queue: "orders", Headers: added}
 	ctx = hook.HandleStart(t.Context(), d)

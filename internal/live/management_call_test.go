@@ -41,7 +41,7 @@ func TestCall(t *testing.T) {
 	defer s.Close()
 	i := inspector(t, s)
 	if i.Vhost() != "a/b" || strings.Contains(i.Endpoint(), "hidden") || i.Endpoint() != s.URL {
-		t.Errorf(`got the virtual host %q and the endpoint %q, want "a/b" and %q, without the password`, i.Vhost(), i.Endpoint(), s.URL)
+		t.Errorf(`the management API has the virtual host %q and the endpoint %q, want "a/b" and %q, without the password`, i.Vhost(), i.Endpoint(), s.URL)
 	}
 	var got struct{ Twice int }
 	x, err := i.Call(t.Context(), http.MethodPost, i.InVhost("queues", "c/d")+"/get", map[string]int{"count": 3}, &got)

@@ -12,7 +12,7 @@ import (
 func TestUnroutedPublishers(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.EscapedPath() != "/api/vhosts/a%2Fb/channels" {
-			t.Errorf(`got a request for %s, want the path "/api/vhosts/a%%2Fb/channels"`, r.URL)
+			t.Errorf(`the API got a request for %s, want the path "/api/vhosts/a%%2Fb/channels"`, r.URL)
 		}
 		_, _ = w.Write([]byte(`[
 			{"user":"shop","connection_details":{"name":"c2"},"message_stats":{"drop_unroutable":1}},

@@ -72,7 +72,7 @@ func TestCompareFindsNoDifference(t *testing.T) {
 	l.Queues["delay.bucket.30m"] = q
 	p := plan.Compare(sample(), l)
 	if !p.Empty() || p.Count(plan.ActionSame) != 8 || len(p.Warnings) != 0 {
-		t.Errorf("got this plan, want an empty one with 8 unchanged objects and no warnings:\n%s", p)
+		t.Errorf("Compare: got this plan, want an empty one with 8 unchanged objects and no warnings:\n%s", p)
 	}
 	if p.Steps[4].Messages != 7 {
 		t.Errorf("step 4: got %+v, want Messages = 7", p.Steps[4])
@@ -127,7 +127,7 @@ func TestCompareNamesEveryDifference(t *testing.T) {
 		p := plan.Compare(top, l)
 		c := p.Conflicts()
 		if len(c) != 1 || len(c[0].Mismatches) != 1 || c[0].Mismatches[0].String() != name || p.Empty() {
-			t.Errorf("got this plan, want one conflict with the text %s:\n%s", name, p)
+			t.Errorf("Compare: got this plan, want one conflict with the text %s:\n%s", name, p)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func TestCompareSeesATransientExchange(t *testing.T) {
 	e.Durable = false
 	l.Exchanges["delay.bucket"] = e
 	if c := plan.Compare(sample(), l).Conflicts(); len(c) != 1 || c[0].Mismatches[0].Argument != "durable" {
-		t.Errorf(`got conflicts %+v, want one, in the argument "durable"`, c)
+		t.Errorf(`Compare: got the conflicts %+v, want one, in the argument "durable"`, c)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestCompareWithoutBindings(t *testing.T) {
 	}
 	want := []plan.Action{plan.ActionUnverified, plan.ActionCreate, plan.ActionUnverified}
 	if !reflect.DeepEqual(actions, want) {
-		t.Errorf("got binding actions %v, want %v, because only the binding to the missing queue is known to be missing", actions, want)
+		t.Errorf("Compare: got the binding actions %v, want %v, because only the binding to the missing queue is known to be missing", actions, want)
 	}
 }
 
@@ -255,7 +255,7 @@ func TestPolicyWarningsOfDeadLetters(t *testing.T) {
 			t.Errorf("%s: Refusal(true): got %v, want nil, because policies may be ignored", key, err)
 		}
 		if !strings.Contains(p.String(), `(and "graveyard", "q.dead")`) {
-			t.Errorf("got this plan, want it to name graveyard and q.dead:\n%s", p)
+			t.Errorf("String: got this plan, want it to name graveyard and q.dead:\n%s", p)
 		}
 	}
 }
@@ -270,7 +270,7 @@ func TestPolicyWarningsFromTheQueueItself(t *testing.T) {
 	l.Queues["delay.bucket.30m"] = q
 	w := plan.Compare(sample(), l).Warnings
 	if len(w) != 1 || w[0].Policy != "p+o" || w[0].Key != "expires" {
-		t.Errorf(`got warnings %+v, want one with Policy = "p+o" and Key = "expires"`, w)
+		t.Errorf(`Compare: got the warnings %+v, want one with Policy = "p+o" and Key = "expires"`, w)
 	}
 }
 
@@ -334,7 +334,7 @@ func TestPlanNamesQueuesThatDoNotAnswer(t *testing.T) {
 	}
 	for _, line := range []string{"UNKNOWN: queues that exist but do not answer: 1", "? unknown    queue q: noproc", "0 in conflict, queues that do not answer: 1 ("} {
 		if !strings.Contains(p.String(), line) {
-			t.Errorf("got this plan, want it to contain %q:\n%s", line, p)
+			t.Errorf("String: got this plan, want it to contain %q:\n%s", line, p)
 		}
 	}
 	if text, err := json.Marshal(p); err != nil || !strings.Contains(string(text), `"unavailable":1,`) || !strings.Contains(string(text), `"unavailable":"noproc"`) {

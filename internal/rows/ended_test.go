@@ -48,7 +48,7 @@ func TestEnded(t *testing.T) {
 // The bounds of the histogram of lateness increase from 1 ms to more than a day.
 func TestLateBounds(t *testing.T) {
 	if !slices.IsSorted(LateBounds) {
-		t.Errorf("got the bounds %v, want them sorted", LateBounds)
+		t.Errorf("LateBounds is %v, want it sorted", LateBounds)
 	}
 	want(t, "number of bounds", len(LateBounds), "94")
 	want(t, "the first bound", LateBounds[0], "1ms")

@@ -40,7 +40,7 @@ func TestForeignRows(t *testing.T) {
 				return
 			}
 			if x.reason == "" || got.Bad == nil || !strings.Contains(got.Bad.Error(), x.reason) {
-				t.Fatalf(`got the reason %v, want one with %q ("" means a valid row)`, got.Bad, x.reason)
+				t.Fatalf(`the row has the reason %v, want one with %q ("" means a valid row)`, got.Bad, x.reason)
 			}
 			if !IsRowError(got.Bad) {
 				t.Errorf("IsRowError(%v) = false, want true", got.Bad)

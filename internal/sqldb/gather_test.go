@@ -211,7 +211,7 @@ func TestGatherFailsApart(t *testing.T) {
 	}
 	found := g.stored(t)
 	if found["item 3"] != 0 || len(found) != 9+lanes {
-		t.Errorf("got stored items %v, want all except item 3", found)
+		t.Errorf("the table: got the items %v, want all except item 3", found)
 	}
 	for item, n := range found {
 		if n != 1 {
@@ -262,7 +262,7 @@ func TestGatherLeave(t *testing.T) {
 		t.Error(err)
 	}
 	if found := g.stored(t); found["gave up"] != 0 || len(found) != 5+lanes {
-		t.Errorf(`got stored items %v, want all %d others and not "gave up"`, found, 5+lanes)
+		t.Errorf(`the table: got the items %v, want all %d others and not "gave up"`, found, 5+lanes)
 	}
 }
 
@@ -294,7 +294,7 @@ func TestGatherCancelInTransaction(t *testing.T) {
 		t.Errorf("do with a context that is cancelled in the transaction: got %v, want context.Canceled", err)
 	}
 	if found := g.stored(t); found["cancelled"] != 0 || len(found) != 5+lanes {
-		t.Errorf(`got stored items %v, want all %d others and not "cancelled"`, found, 5+lanes)
+		t.Errorf(`the table: got the items %v, want all %d others and not "cancelled"`, found, 5+lanes)
 	}
 }
 

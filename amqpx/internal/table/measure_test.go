@@ -79,13 +79,13 @@ func TestHeadersAreMeasuredAsWritten(t *testing.T) {
 		frame = frame[:frameSize(frame)]
 		table, _ := headersOf(frame)
 		if m.Err == nil && m.Size != len(table) {
-			t.Fatalf("got Size %d, want %d, the bytes written for %v", m.Size, len(table), given)
+			t.Fatalf("Measure.Table: got Size %d, want %d, the bytes written for %v", m.Size, len(table), given)
 		}
 		if rest, err := skipTable(table, 0); err != nil || len(rest) > 0 {
 			t.Fatalf("reading the written headers: got %d bytes left over, %v, want 0 and no error", len(rest), err)
 		}
 		if got := given["n"]; got != 5_000_000_000 || headers["n"] != int64(5_000_000_000) {
-			t.Fatalf("got the header %v for the value %v, want int64 5000000000 and an unchanged value", headers["n"], got)
+			t.Fatalf("Wide: got the header %v for the value %v, want int64 5000000000 and an unchanged value", headers["n"], got)
 		}
 	})
 }

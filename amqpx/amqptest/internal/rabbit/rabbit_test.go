@@ -130,7 +130,7 @@ func TestQueueDelaysByItsTTL(t *testing.T) {
 			}
 			deaths, _ := a.Message.Delivered(w.Version())["x-death"].([]any)
 			if d, _ := deaths[0].(amqp.Table); len(deaths) != 1 || d["queue"] != "hold" || d["reason"] != reasonExpired || d["count"] != int64(1) {
-				t.Fatalf(`got x-death %v, want one record with queue = "hold", reason = %v and count = %v`,
+				t.Fatalf(`the delivery has x-death %v, want one record with queue = "hold", reason = %v and count = %v`,
 					deaths, reasonExpired, int64(1))
 			}
 		}
@@ -394,7 +394,7 @@ func TestLateBindings(t *testing.T) {
 	first, _ := w.v.Bind(b, nil)
 	second, _ := w.v.Bind(b, nil)
 	if first != second+20 {
-		t.Errorf("got answers to Bind at %d and %d, want the first 20 ms later than the second", first, second)
+		t.Errorf("Bind was answered at %d and %d, want the first answer 20 ms later than the second", first, second)
 	}
 	if qs := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 0 {
 		t.Errorf("before the delay: got routes to %d queues, want 0", len(qs))

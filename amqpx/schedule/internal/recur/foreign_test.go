@@ -41,7 +41,7 @@ func TestForeignRows(t *testing.T) {
 	c.expect("interval", "2026-01-01T13:00:00Z pending")
 	// The planner does not keep reading invalid rows without a pause.
 	if pause := c.look(); pause < time.Second {
-		t.Errorf("got a pause of %v until the next plan, want at least 1s", pause)
+		t.Errorf("the planner pauses for %v, want at least 1s", pause)
 	}
 	// A program that corrects a row increases its version and resets plan_at.
 	c.exec("UPDATE rabbitdelay_schedules SET cron = '0 9 * * *', version = version + 1, plan_at = 0 WHERE name IN ('bad cron', 'good')")

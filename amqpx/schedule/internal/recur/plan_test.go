@@ -74,7 +74,7 @@ func TestOutage(t *testing.T) {
 			c.pass(5 * time.Second)
 			c.expect("a", tt.after...)
 			if got := c.get("a"); tt.name != "all" && got.SkippedAt.IsZero() {
-				t.Errorf("got the zero SkippedAt in %+v, want the time of the last skipped occurrence", got)
+				t.Errorf("the row %+v has a zero SkippedAt, want the time of the last skipped occurrence", got)
 			}
 		})
 	}

@@ -71,7 +71,7 @@ func TestDefaults(t *testing.T) {
 	s := rows.Schedule{}
 	SetDefaults(&s)
 	if got := fmt.Sprint(s.TimeZone, " ", s.Misfire, " ", s.MisfireLimit, " ", s.Overlap); got != "UTC once 100 allow" {
-		t.Errorf(`got the defaults %q, want "UTC once 100 allow"`, got)
+		t.Errorf(`SetDefaults: got %q, want "UTC once 100 allow"`, got)
 	}
 }
 

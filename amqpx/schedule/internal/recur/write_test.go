@@ -127,7 +127,7 @@ func TestFired(t *testing.T) {
 		t.Errorf(`the id is %s, want "a@2026-01-01T12:00:00.250Z"`, task.ID)
 	}
 	if !task.DeliverAt.Equal(c.now.Add(250 * time.Millisecond)) {
-		t.Errorf("got the due time %s, want %s", task.DeliverAt, c.now.Add(250*time.Millisecond))
+		t.Errorf("the task is due at %s, want %s", task.DeliverAt, c.now.Add(250*time.Millisecond))
 	}
 	c.planners[0].MaxBody = 0
 	if _, err = run(); err == nil {

@@ -41,7 +41,7 @@ func TestGround(t *testing.T) {
 			e := evidence{now: now, grace: grace, first: ago(c.first), Passage: rows.Passage{Reached: ago(c.reached), Lively: ago(c.lively)}, ready: c.ready}
 			got, ask := e.ground()
 			if got != c.want || ask != c.ask {
-				t.Errorf("got the ground %q and ask = %t, want %q and %t", got, ask, c.want, c.ask)
+				t.Errorf("ground: got %q and ask = %t, want %q and %t", got, ask, c.want, c.ask)
 			}
 			if until := e.until(got); got == passedBy && until != e.Reached || got != passedBy && until != now {
 				t.Errorf("until(%q) = %d for %+v, want Reached if the ground is %q and now otherwise", got, until, e, passedBy)

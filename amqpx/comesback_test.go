@@ -150,7 +150,7 @@ func TestMessageIsNotLostBeforeProcessing(t *testing.T) {
 					at := got.since(began)
 					for _, id := range ids {
 						if len(at[id]) != 1 || at[id][0] < delays[id] || at[id][0] > delays[id]+40*time.Second {
-							t.Errorf("%s was handled after %v, want once, after %v to %v", id, at[id], delays[id], delays[id]+40*time.Second)
+							t.Errorf("message %s was handled after %v, want once, after %v to %v", id, at[id], delays[id], delays[id]+40*time.Second)
 						}
 					}
 				})
@@ -231,7 +231,7 @@ func TestRenewalIsNotLateByLongSteps(t *testing.T) {
 		m.open(amqpx.Config{Strategy: hours}).consume("q", got.handle)
 		after(time.Minute)
 		if n := len(got.all()); n != 1 {
-			t.Errorf("%d deliveries within a minute, want 1", n)
+			t.Errorf("got %d deliveries within a minute, want 1", n)
 		}
 	})
 }
@@ -567,7 +567,7 @@ func TestLowDeliveryLimitIsLogged(t *testing.T) {
 			c.mustSend(amqpx.Message{Queue: "q", Delay: 30 * time.Second})
 			after(time.Minute)
 			if n := o.log.FilterMessageSnippet("low delivery limit").Len(); (n == 1) != x.warns {
-				t.Errorf("%s %v: got %d warnings, want exactly one: %t", x.version, x.args, n, x.warns)
+				t.Errorf("RabbitMQ %s, arguments %v: got %d warnings, want exactly one: %t", x.version, x.args, n, x.warns)
 			}
 		})
 	}

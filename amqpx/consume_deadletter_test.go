@@ -35,7 +35,7 @@ func TestDeletedDeadLetterQueueComesBack(t *testing.T) {
 		after(time.Minute)
 		m.Holds("q.dead", 20, 0)
 		if n := m.Publishes(""); n > 100 {
-			t.Errorf("%d publishes for 20 dead letters, want at most 100", n)
+			t.Errorf("the client published %d messages for 20 dead letters, want at most 100", n)
 		}
 		k.stop()
 	})
@@ -78,7 +78,7 @@ func TestNoPlaceForAFailedMessage(t *testing.T) {
 					t.Errorf("the stuck message was sent %d times in ten minutes, want at most 170", n)
 				}
 				if n := o.log.FilterLevelExact(zap.WarnLevel).Len(); n > 13 {
-					t.Errorf("%d warnings in ten minutes, want at most 13", n)
+					t.Errorf("the client logged %d warnings in ten minutes, want at most 13", n)
 				}
 				undo()
 				after(time.Minute)
@@ -150,7 +150,7 @@ func TestForgedDeliveryCount(t *testing.T) {
 					k.stop()
 					m.Holds("q", 0, 0)
 					if n := len(got.all()); n != 2 {
-						t.Errorf("%d messages were handled, want 2; %d were dead-lettered", n, len(m.State("q.dead").Messages))
+						t.Errorf("%d messages were handled and %d were dead-lettered, want 2 and 0", n, len(m.State("q.dead").Messages))
 					}
 				})
 			})

@@ -31,7 +31,7 @@ func TestRefusedAgain(t *testing.T) {
 				before := o.log.Len()
 				after(20 * time.Minute)
 				if n := o.log.Len() - before; n < 16 || n > 68 { // two connections log their attempts
-					t.Errorf("%d log lines in 20 minutes, want 16 to 68", n)
+					t.Errorf("the client wrote %d log lines in 20 minutes, want 16 to 68", n)
 				}
 				undo()
 				after(time.Minute)

@@ -39,7 +39,7 @@ func TestMessagesFromAFastClock(t *testing.T) {
 		}
 		for id, times := range at {
 			if len(times) != 1 || times[0] > 20*time.Millisecond {
-				t.Errorf("%s was handled after %v, want once within 20ms", id, times)
+				t.Errorf("message %s was handled after %v, want once within 20ms", id, times)
 			}
 		}
 		for _, due := range soon {

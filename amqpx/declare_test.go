@@ -68,7 +68,7 @@ func TestDeclareConnection(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{ConnectionName: "shop"})
 		if got := len(m.Connections()); got != 1 {
-			t.Errorf("%d connections after Open, want 1", got)
+			t.Errorf("after Open, the client has %d connections, want 1", got)
 		}
 		for i := range 20 {
 			c.mustSend(amqpx.Message{Queue: fmt.Sprint("q", i)})

@@ -66,7 +66,7 @@ func TestLead(t *testing.T) {
 				delay = (delay + 99*time.Millisecond).Truncate(100 * time.Millisecond)
 			}
 			if at := came[id]; len(at) != 1 || at[0] != delay {
-				t.Errorf("%s was handled after %v, want %v", id, at, delay)
+				t.Errorf("message %s was handled after %v, want %v", id, at, delay)
 			}
 		}
 	})
@@ -188,7 +188,7 @@ func TestHeldMessagesGoBack(t *testing.T) {
 		}
 		for id, at := range got.since(began) {
 			if len(at) != 1 || at[0] < 30*time.Second {
-				t.Errorf("%s was handled after %v, want once, after at least 30s", id, at)
+				t.Errorf("message %s was handled after %v, want once, after at least 30s", id, at)
 			}
 		}
 	})

@@ -19,7 +19,7 @@ func TestSizesStandForAMinute(t *testing.T) {
 		ok    bool
 	}{{100, 0, true}, {101, 0, false}, {101, askAgain - 1, false}, {101, askAgain, true}} {
 		if err := s.check(c.size, now.Add(c.after)); (err == nil) != c.ok || err != nil && !errors.Is(err, ErrMessage) {
-			t.Errorf("%d bytes after %v: got %v, want success: %t", c.size, c.after, err, c.ok)
+			t.Errorf("check of %d bytes after %v: got %v, want no error: %t", c.size, c.after, err, c.ok)
 		}
 	}
 }

@@ -383,7 +383,7 @@ func FuzzFormatDuration(f *testing.F) {
 	f.Fuzz(func(t *testing.T, n int64) {
 		d := time.Duration(n)
 		if back, err := topology.ParseDuration(topology.FormatDuration(d)); err != nil || back != max(d, -math.MaxInt64) {
-			t.Errorf("%d formatted as %s: ParseDuration got %d, %v, want %d", d, topology.FormatDuration(d), back, err, max(d, -math.MaxInt64))
+			t.Errorf("ParseDuration of %d, formatted as %s: got %d, %v, want %d and no error", d, topology.FormatDuration(d), back, err, max(d, -math.MaxInt64))
 		}
 	})
 }

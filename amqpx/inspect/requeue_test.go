@@ -302,7 +302,7 @@ func TestRequeueToARefusingDestination(t *testing.T) {
 				m.Holds("q.dead", 5, 0)
 				m.Holds("p", 5, 0)
 				if n := m.Publishes("") - before - 5; n > c.tries {
-					t.Errorf("%d publishes to a queue that refuses, want at most %d", n, c.tries)
+					t.Errorf("Requeue published %d times to a queue that refuses, want at most %d", n, c.tries)
 				}
 				for _, x := range r.Results {
 					if x.Outcome == inspect.RequeueStayed && (x.Destination != "q" || x.Count != 5 || !strings.Contains(x.Why, c.why)) {

@@ -141,7 +141,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	var effects, distinct int
 	check(t, db.QueryRowContext(t.Context(), "SELECT COUNT(*), COUNT(DISTINCT id) FROM effects").Scan(&effects, &distinct))
 	if effects != innocent || distinct != innocent {
-		t.Errorf("%d effects of %d different tasks, want one for each of the %d other tasks (%v)", effects, distinct, innocent, rows)
+		t.Errorf("there are %d effects of %d different tasks, want one for each of the %d other tasks (%v)", effects, distinct, innocent, rows)
 	}
 	// One of the two may have no dead letter: the other one may have ended the process after the failure was recorded
 	// and before the dead letter was sent. It may have two if the process ended before the acknowledgement.

@@ -217,7 +217,7 @@ func TestPolicyWarnings(t *testing.T) {
 				}
 			}
 			if !reflect.DeepEqual(got, c.want) {
-				t.Errorf("%s (queue exists: %v): got %q, want %q", name, exists, got, c.want)
+				t.Errorf("%s (queue exists: %v): got the warnings %q, want %q", name, exists, got, c.want)
 			}
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// A batch is sent completely, even if it exceeds the window and the connection is lost. If one message cannot be sent,
-// the other ones are, and the error names only that message.
+// A batch is sent completely, even if it has more messages than may be unconfirmed at a time, and the connection is
+// lost. If one message cannot be sent, the other ones are, and the error names only that message.
 func TestSendBatch(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{MaxInFlight: 16})

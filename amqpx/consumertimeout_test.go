@@ -11,9 +11,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A consumer whose messages are held or wait for a slot for longer than the consumer timeout loses its channel
-// repeatedly. No message is lost or handled early, and no attempt is counted. The same applies to a classic queue,
-// whose messages do not show how many times they were returned.
+// If a consumer holds messages until they are due, or if messages wait for a free handler, for longer than the consumer
+// timeout, the consumer loses its channel repeatedly. No message is lost or handled early, and no attempt is counted.
+// The same applies to a classic queue, whose messages do not show how many times they were returned.
 func TestConsumerTimeoutOfMessagesThatWait(t *testing.T) {
 	inEachVersion(t, amqptest.Options{ConsumerTimeout: 3 * time.Second}, func(t *testing.T, m *memory) {
 		m.Declare("classic", nil)

@@ -121,8 +121,8 @@ func TestLeadOfShortDelays(t *testing.T) {
 	}
 }
 
-// Held messages occupy no slot and do not use up the prefetch for other messages. The prefetch grows with the number of
-// held messages.
+// Messages that a consumer holds until they are due occupy none of its concurrent slots, and do not use up the prefetch
+// for other messages. The prefetch grows with the number of held messages.
 func TestHeldMessagesRaiseThePrefetch(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Lead: time.Minute})

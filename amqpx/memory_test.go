@@ -113,7 +113,7 @@ func (m *memory) dialed(t *testing.T) *amqp.Connection {
 	return conn
 }
 
-// client is a client of the in-memory broker.
+// client is an amqpx.Client of the in-memory broker, with helper methods for tests.
 type client struct {
 	*amqpx.Client
 
@@ -164,7 +164,7 @@ func (c *client) sending(msg amqpx.Message) (result <-chan error) {
 	return ended
 }
 
-// consumer is a running Consume.
+// consumer is a call of Consume that runs in the background.
 type consumer struct {
 	m      *memory
 	cancel context.CancelFunc

@@ -47,7 +47,7 @@ func (m *memory) held() (n int) {
 	return n
 }
 
-// tidy fails the test if a canary has left a message or a queue behind.
+// tidy fails the test if a canary, whose messages test the broker, has left a message or a queue behind.
 func (m *memory) tidy() {
 	m.Helper()
 	after(time.Hour)
@@ -187,8 +187,8 @@ func TestNativeReconnectsToABrokerThatIgnoresInstants(t *testing.T) {
 	})
 }
 
-// Sends wait until a canary has succeeded, both on a new connection and after the holding queues have been created
-// again.
+// Sends wait until a canary, a test message, has shown that the broker supports delivery times. This applies to a new
+// connection, and after the holding queues have been created again.
 func TestNativeWaitsForItsProof(t *testing.T) {
 	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: newNative(t)})

@@ -108,8 +108,8 @@ func TestOverrunsTogether(t *testing.T) {
 	}
 }
 
-// Messages that are handled, held or waiting for a slot alongside a handler that exceeds the timeout are not affected:
-// no attempt is repeated, and their returns do not count towards the delivery limit.
+// A handler that exceeds the timeout does not affect messages that are handled, held until they are due or waiting for
+// a free handler: no attempt is repeated, and their returns do not count towards the delivery limit.
 func TestOverrunAffectsNoOthers(t *testing.T) {
 	inMemoryOf(t, overruns, func(t *testing.T, m *memory) {
 		m.declareOwn("q", amqp.Table{"x-delivery-limit": 1})

@@ -51,7 +51,7 @@ func (m *memory) dialed(t *testing.T) *amqp.Connection {
 	return conn
 }
 
-// client is a client of the in-memory broker.
+// client is an amqpx.Client of the in-memory broker, with helper methods for tests.
 type client struct {
 	*amqpx.Client
 

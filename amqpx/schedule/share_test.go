@@ -47,8 +47,8 @@ func TestClaimsAreBoundedByBytes(t *testing.T) {
 	})
 }
 
-// A lane with a backlog gets only the part of a batch that the other lanes do not need. If there are more lanes than
-// rows in a batch, they take turns.
+// A lane (the tasks for one destination) with a backlog gets only the part of a batch that the other lanes do not need.
+// If there are more lanes than rows in a batch, they take turns.
 func TestClaimsAreShared(t *testing.T) {
 	s, db := openStore(t, &recorder{}, Config{Batch: 10})
 	defer func() { _ = db.Close() }()

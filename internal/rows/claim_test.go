@@ -38,7 +38,8 @@ func TestLanes(t *testing.T) {
 	want(t, "the lane of a task", toE("a", "k", 0).Lane(), "{ e}")
 }
 
-// Each request gets the most urgent rows in its lane, without rows that are already claimed.
+// Each request gets the most urgent rows in its lane (the tasks for one destination), without rows that are already
+// claimed.
 func TestPickAndClaim(t *testing.T) {
 	x := newTable(t)
 	for i := range 4 {

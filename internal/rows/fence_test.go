@@ -32,7 +32,7 @@ func fences() map[string]Fence {
 // if the task has a status that allows it. The rules are the same for single tasks and for batches.
 func TestFence(t *testing.T) {
 	passes := map[string]bool{"its own": true, "a foreign": true, "a later": true}
-	// The methods of the fence, with the statuses that allow the change.
+	// These methods compare a message with its task. Each one allows the change only for the given statuses.
 	for way, x := range map[string]struct {
 		exchange bool
 		statuses string
@@ -68,7 +68,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// Each method of the fence works only for one kind of destination.
+// Each of the methods that compare a message with its task works only for one kind of destination.
 func TestFenceOfDestinations(t *testing.T) {
 	x := newTable(t)
 	x.insert(toQ("queue", 0), toE("exchange", "k", 0))

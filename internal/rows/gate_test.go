@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The pause and the rate limit of a lane can be written and read again.
+// The pause and the rate limit of a lane (the tasks for one destination) can be written and read again.
 func TestGates(t *testing.T) {
 	x := newTable(t)
 	q, e := Lane{Queue: "q"}, Lane{Exchange: "e"}

@@ -67,8 +67,8 @@ func (g *gathering) do(ctx context.Context, item string) error {
 	})
 }
 
-// crowd occupies all lanes, queues n more callers, calls before, and then frees the lanes. It returns the errors of
-// the n callers.
+// crowd occupies all lanes (the transactions that may run concurrently), queues n more callers, calls before, and then
+// frees the lanes. It returns the errors of the n callers.
 func (g *gathering) crowd(t *testing.T, n int, before func()) []error {
 	t.Helper()
 	var group sync.WaitGroup

@@ -32,8 +32,9 @@ func fill(f *Window, e Entry) (shares []Share) {
 	}
 }
 
-// A queue that stops confirming gets at most half of the window, and after a second nothing except one message each
-// second as a probe. When it confirms again, it gets its capacity back.
+// A queue that stops confirming gets at most half of the window, which limits the number of unconfirmed messages. After
+// a second, it gets nothing except one message each second as a probe. When it confirms again, it gets its capacity
+// back.
 func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testWindow(10)

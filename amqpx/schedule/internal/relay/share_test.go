@@ -33,8 +33,9 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// The shares exceed neither the available rows nor a request, and they use all rows that are requested. A lane that
-// gets less than it requested has at most one row fewer than any other lane that gets some.
+// The shares exceed neither the available rows nor a request, and they use all rows that are requested. A lane (the
+// tasks for one destination) that gets less than it requested has at most one row fewer than any other lane that gets
+// some.
 func TestSharesAreFair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 50).Draw(t, "n")

@@ -33,7 +33,7 @@ var (
 	_ strategy = (*dlx.Native)(nil)
 )
 
-// failer is implemented by *testing.T, *testing.F and *rapid.T.
+// failer is the part of *testing.T, *testing.F and *rapid.T that these tests need.
 type failer interface {
 	Helper()
 	Fatalf(format string, args ...any)

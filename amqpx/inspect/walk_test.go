@@ -34,7 +34,7 @@ func layDead(m *memory, n int, text func(i int) string) (first time.Time) {
 	return first
 }
 
-// walk returns the messages in q.dead.
+// walk returns the messages that Walk reads from q.dead, and its result.
 func walk(t *testing.T, m *memory) (list []inspect.DeadLetter, p inspect.Peeked) {
 	t.Helper()
 	o := inspect.PeekOptions{Management: limitedTo(m, fmt.Sprint(topology.NoDeliveryLimit))}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// pages returns the listed ids, read in pages of the given size.
+// pages lists tasks in pages of the given size, and returns their ids in order.
 func (x *table) pages(l Listing, page int) (ids []string) {
 	x.t.Helper()
 	for {

@@ -24,7 +24,7 @@ type failedError struct{ Failure }
 func (e *failedError) Error() string { return "connect to " + e.Address + ": " + e.Reason }
 func (e *failedError) Unwrap() error { return e.Err }
 
-// to returns a configuration for a single node.
+// to returns a configuration for Dial with a single node and a timeout. Its failed attempts result in a *failedError.
 func to(url string, timeout time.Duration) Config {
 	return Config{
 		Nodes: []string{url}, Dial: (&net.Dialer{}).DialContext, DialTimeout: timeout, Heartbeat: time.Minute,

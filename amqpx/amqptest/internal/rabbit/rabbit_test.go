@@ -43,7 +43,7 @@ func newWorld(version string) *world {
 func (w *world) Deliver(queue string, d Delivery) { w.got = append(w.got, arrival{queue, w.at, d}) }
 func (w *world) Cancelled(string)                 {}
 
-// fataler is implemented by *testing.T and *rapid.T.
+// fataler is the part of *testing.T and *rapid.T that stops a failed test.
 type fataler interface {
 	Helper()
 	Fatalf(format string, args ...any)

@@ -81,7 +81,7 @@ func TestOpenFindsAConflict(t *testing.T) {
 			})
 			_, err := m.tryOpen(t.Context(), cfg)
 			if ce, ok := errors.AsType[*topology.ConflictError](err); !ok || ce.Name != "delay.parked" {
-				t.Errorf(`case %q: got %v, want a *topology.ConflictError with Name = "delay.parked"`, name, err)
+				t.Errorf(`Open, case %q: got %v, want a *topology.ConflictError with Name = "delay.parked"`, name, err)
 			}
 		})
 	}

@@ -216,7 +216,7 @@ func TestExpectFailures(t *testing.T) {
 				func(t testing.TB) { t.Helper(); srv.ExpectNone(t, want) },
 			} {
 				if got := failure(t, expect); !strings.HasPrefix(got, text) {
-					t.Errorf("%s: got the failure %q, want it to start with %q", want, got, text)
+					t.Errorf("Expect or ExpectNone with %s: got the failure %q, want it to start with %q", want, got, text)
 				}
 			}
 		}

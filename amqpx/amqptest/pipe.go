@@ -10,7 +10,8 @@ import (
 )
 
 // pipe is one direction of an in-memory connection. Writes never block, because the pipe buffers everything that has
-// not been read. Reads wait on a condition variable, which is durably blocking in a testing/synctest bubble.
+// not been read. Reads wait on a condition variable, which is durably blocking in a testing/synctest bubble, so time
+// can advance while a read waits.
 type pipe struct {
 	mu       sync.Mutex
 	more     sync.Cond

@@ -62,7 +62,7 @@ type RequeueOptions struct {
 	// Tasks decides what happens to the dead letters of tasks. *schedule.Store implements it. Without it these messages
 	// stay in the queue, because a message alone does not revive a task.
 	Tasks TaskStore
-	// Progress is called after each message that was examined.
+	// Progress is called after each message has been examined.
 	Progress func(RequeueReport)
 }
 

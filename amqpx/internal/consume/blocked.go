@@ -20,7 +20,7 @@ type blockedState struct {
 	err   error     // the error of the handler that began to wait last
 }
 
-// worthLogging is how long handlers must have waited for the end of the wait to be logged.
+// worthLogging is the minimum duration of a wait whose end is logged.
 const worthLogging = time.Second
 
 // Blocked implements outage.Consumer.

@@ -43,7 +43,7 @@ func (o *overruns) put(d *Delivery, text string, long bool) {
 }
 
 // take removes the record of a redelivered message. It returns an error if the broker requeued the message because its
-// handler exceeded the consumer timeout, or would have done so soon. An overrun increases the message's acquired count
+// handler exceeded the consumer timeout or was about to exceed it. An overrun increases the message's acquired count
 // but not its return count, while a lost channel or connection increases both, so take compares how much they have
 // grown. If they grew equally and the channel was closed, an overrun is assumed only if the delivery was unacknowledged
 // for at least as long as the first one that exceeded the timeout.

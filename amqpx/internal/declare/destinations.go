@@ -40,7 +40,7 @@ type destination struct {
 }
 
 // stamp identifies the session and epoch for which a destination was declared.
-type stamp struct{ gen, epoch uint64 } // sessions count from 1
+type stamp struct{ gen, epoch uint64 } // sessions count from 1, so a zero stamp means none
 
 // failure records the latest error of declaring a destination, how long callers get it without another attempt, and the
 // number of consecutive failed attempts.

@@ -64,8 +64,8 @@ func cut(s string, n int) string {
 	return s[:n]
 }
 
-// Origin adds the headers to own that record, on a retry or a dead letter, the exchange to which the message was
-// originally sent. It adds none if the message was sent to the queue itself.
+// Origin records in own, the headers of a retry or a dead letter, the exchange and the routing key to which the message
+// was originally sent. It adds nothing if the message was sent to the queue itself.
 func Origin(own amqp.Table, exchange, key string) {
 	if exchange == "" {
 		return

@@ -207,7 +207,7 @@ func (t *taker) ready() (int, error) {
 // the first batch is small, and each further batch is at most twice as large as the one before.
 type portions struct {
 	most    int // maximum number of messages in a batch
-	grown   int // upper limit of the last batch by count alone
+	grown   int // limit of the last batch by the number of messages, before portionBytes was applied
 	longest int // longest body seen so far, in bytes
 }
 

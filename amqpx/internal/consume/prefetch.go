@@ -15,7 +15,8 @@ import (
 // MaxPrefetch is the largest prefetch count that AMQP can express.
 const MaxPrefetch = 65535
 
-// shrinkAfter is how long little of the prefetch must have been needed before an additional consumer is cancelled.
+// shrinkAfter is how long held messages must have used little of the prefetch before an additional consumer is
+// cancelled.
 const shrinkAfter = 10 * time.Second
 
 // prefetch grows a subscription's prefetch while many messages are held until their due time, so that these do not use

@@ -281,7 +281,7 @@ func TestCloseReportsHandlersItCutOff(t *testing.T) {
 	})
 }
 
-// Closing a zero Client, which was never opened, returns an error and does not panic in a goroutine.
+// Closing a zero Client, which was never opened, returns an error instead of panicking in a goroutine.
 func TestCloseOfAZeroClient(t *testing.T) {
 	if err := new(amqpx.Client).Close(t.Context()); !errors.Is(err, amqpx.ErrClosed) {
 		t.Errorf("Close of a zero Client: got %v, want amqpx.ErrClosed", err)

@@ -469,8 +469,8 @@ func TestPauseCountsNoReturn(t *testing.T) {
 	}
 }
 
-// A consumer that pauses renews no messages of a classic queue, because classic queues have no delivery limit. Messages
-// of a quorum queue are renewed, on a broker that counts every return.
+// A consumer that pauses renews no messages of a classic queue, because classic queues have no delivery limit. On a
+// broker that counts every return, it renews the messages of a quorum queue.
 func TestPauseRenewsNoMessagesOfAClassicQueue(t *testing.T) {
 	for name, x := range map[string]struct {
 		version string

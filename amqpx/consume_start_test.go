@@ -39,8 +39,8 @@ func TestConsumeRefusesQueuesWithoutARetryRoute(t *testing.T) {
 	})
 }
 
-// If Consume has not consumed before, it immediately refuses a destination that Send would refuse, because it could
-// otherwise wait forever.
+// If Consume has not consumed anything yet, it immediately returns an error for a destination that Send would refuse.
+// Otherwise it could wait forever.
 func TestConsumeRefusesUnusableQueues(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, careful := m.open(amqpx.Config{}), m.open(amqpx.Config{Declare: amqpx.DeclareNothing})

@@ -50,7 +50,7 @@ func TestForeignQueueIsNotDeclared(t *testing.T) {
 }
 
 // A message to an NServiceBus endpoint has a header with its delay, and its retry has one with the delay of the retry.
-// The handler sees the original destination and not the exchanges on the way.
+// The handler sees the original destination rather than the exchanges on the way.
 func TestForeignDelayHeader(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{Strategy: levels(t, dlx.LayoutNServiceBus)})
@@ -77,7 +77,7 @@ func TestForeignDelayHeader(t *testing.T) {
 	})
 }
 
-// A dead letter from a worker's queue is attributed to that queue and not to the delay levels in front of it.
+// A dead letter from a worker's queue is attributed to that queue rather than to the delay levels in front of it.
 func TestForeignLevelsAreNotDeaths(t *testing.T) {
 	death := func(queue, reason string) amqp.Table {
 		return amqp.Table{"queue": queue, "reason": reason, "exchange": "", "routing-keys": []any{queue}, "time": time.Unix(1, 0)}

@@ -377,8 +377,8 @@ func TestCutWhilePrefetchGrows(t *testing.T) {
 	})
 }
 
-// A handler never starts before the full delay has passed since the call of Send, at whatever fraction of a millisecond
-// that was.
+// A handler never starts before the full delay has passed since the call of Send, whatever fraction of a millisecond
+// the time of the call has.
 func TestFractionsOfAMillisecond(t *testing.T) {
 	for _, lead := range []time.Duration{0, time.Second} {
 		inMemory(t, func(t *testing.T, m *memory) {
@@ -402,8 +402,7 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 	}
 }
 
-// The bytes that a consumer buffers are limited, for the client or for the consumer, and all messages are still
-// handled.
+// A client and a consumer can each limit the bytes that a consumer buffers. All messages are still handled.
 func TestPrefetchIsBoundedInBytes(t *testing.T) {
 	const kib = 1 << 10
 	for name, bound := range map[string]struct {

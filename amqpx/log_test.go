@@ -78,7 +78,7 @@ func TestForeignBrokerIsLogged(t *testing.T) {
 	})
 }
 
-// While the broker blocks publishers, the log reports that, rather than that individual queues have stopped confirming.
+// While the broker blocks publishers, the log reports that once, and reports no individual queues as stuck.
 func TestBlockedIsNotStuck(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})

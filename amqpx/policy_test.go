@@ -209,8 +209,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// The type of a message selects its handler, also for its retries. A message of any other type is rejected, or passed
-// to the handler for other types.
+// The type of a message selects its handler, for retries as well. A message of any other type is rejected, or passed to
+// the handler for other types.
 func TestByType(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -287,8 +287,8 @@ func TestFractionsOfAMillisecondKeepTheRoute(t *testing.T) {
 	}
 }
 
-// A message with a lead takes as few hops as an earlier delivery allows, and never more hops than without the lead's
-// slack.
+// A message with a lead is delivered early by the lead or slightly more, if that saves hops. It never takes more hops
+// than with exactly the requested lead.
 func TestLeadSavesHops(t *testing.T) {
 	const millis = int64(time.Millisecond)
 	rapid.Check(t, func(t *rapid.T) {
@@ -333,8 +333,8 @@ func TestLeadSavesHops(t *testing.T) {
 	})
 }
 
-// A message with a lead that has waited in the client takes a route for the rest of its delay, with as few hops and
-// with the same or a longer lead as long as its delay allows.
+// If a message with a lead has waited in the client, its route covers only the rest of its delay. The lead is at least
+// the configured one, unless the rest of the delay is too short for that.
 func TestLeadAfterAWait(t *testing.T) {
 	c := offline(t, nil)
 	c.cfg.Lead = 400 * time.Millisecond

@@ -88,7 +88,7 @@ func TestDeletedBindingOfALayout(t *testing.T) {
 	})
 }
 
-// A layout that was not declared by rabbitdelay, but imported with RabbitMQ's definitions for example, has no marker
+// A layout that was, for example, imported with RabbitMQ's definitions instead of declared by rabbitdelay has no marker
 // exchange. A client that declares nothing can still use it.
 func TestDeclareNothingOnALayoutWithoutAFingerprint(t *testing.T) {
 	inMemoryOf(t, far("4.3.0"), func(t *testing.T, m *memory) {

@@ -274,7 +274,7 @@ func TestTLSFiles(t *testing.T) {
 	}
 }
 
-// The native strategy is created without asking the broker. A client finds its canary, and destinations stay bound to
+// The native strategy is created without asking the broker. It has canary routes, and destinations stay bound to
 // previous layouts.
 func TestNative(t *testing.T) {
 	for yaml, queues := range map[string]int{

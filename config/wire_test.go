@@ -84,8 +84,8 @@ type wirePublish struct {
 	Hops       int            `json:"hops"`
 }
 
-// wireMessage is the message that is published, in the first layout, for a due time. The due time was requested, or
-// results from a delay by the producer's clock.
+// wireMessage is the message that is published, in the first layout, for a due time. The due time was requested, or is
+// the producer's time plus a delay.
 type wireMessage struct {
 	Queue      string         `json:"queue"`
 	NowMS      int64          `json:"now_ms"`
@@ -219,7 +219,7 @@ func routeVector(t *testing.T, s amqpx.Strategy, target wireTarget, delay time.D
 	return v
 }
 
-// wireMessages returns messages that a client has published to an in-memory broker, as they are in its queues.
+// wireMessages returns messages that a client has published to an in-memory broker, as they are stored in its queues.
 func wireMessages(t *testing.T) (list []wireMessage) {
 	t.Helper()
 	const instant = 0

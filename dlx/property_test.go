@@ -188,8 +188,8 @@ func TestRandomRadices(t *testing.T) {
 	})
 }
 
-// In small layouts, this tests every delay and the ones that differ by a nanosecond, with every tolerance up to the
-// maximum.
+// This test routes every delay in small layouts, and the delays one nanosecond shorter and longer, with every tolerance
+// up to the maximum.
 func TestSmallLayoutsExhaustively(t *testing.T) {
 	dest := topology.Destination{Queue: "a.b"}
 	dests := []topology.Destination{dest, {Queue: "b"}, {Queue: "0.b"}}

@@ -39,9 +39,9 @@ type failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// destinations returns destinations for which a wrong binding would probably deliver a message to the wrong one: names
-// that are suffixes of other names, wildcards, digits, dots in unusual places, and names that look like routing keys of
-// the strategies.
+// destinations returns destinations for which a wrong binding would probably deliver a message to the wrong queue:
+// names that are suffixes of other names, wildcards, digits, dots in unusual places, and names that look like routing
+// keys of the strategies.
 func destinations() []topology.Destination {
 	dests := make([]topology.Destination, 0, 80)
 	for _, q := range []string{

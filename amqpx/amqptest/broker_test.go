@@ -144,8 +144,8 @@ func TestPlugin(t *testing.T) {
 	}
 }
 
-// A large body is split into several frames, in both directions. A body that is too large is refused with RabbitMQ's
-// text.
+// A large body is split into several frames, in both directions. A body that is too large is refused with the same text
+// as by RabbitMQ.
 func TestBodies(t *testing.T) {
 	bubble(t, amqptest.Options{FrameMax: 8192, MaxMessageSize: 100_000}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
 		ch, _ := confirming(t, conn)

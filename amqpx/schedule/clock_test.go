@@ -191,7 +191,7 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 	})
 }
 
-// No task is late because a relay's clock is wrong, because the delay and the times in a task's message refer to the
+// A relay whose clock is wrong makes no task late, because the delay and the times in a task's message refer to the
 // database's clock.
 func TestRelayWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	right := time.Now
@@ -204,7 +204,7 @@ func TestRelayWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	}
 }
 
-// No task is late because the database's clock is wrong, because due times refer to that clock.
+// A database whose clock is wrong makes no task late, because due times refer to that clock.
 func TestDatabaseWithAWrongClockMakesNoTaskLate(t *testing.T) {
 	right := time.Now
 	for _, lead := range []time.Duration{0, 5 * time.Second} {

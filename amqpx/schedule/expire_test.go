@@ -91,7 +91,8 @@ func TestExpiredTasksAreNotSent(t *testing.T) {
 	})
 }
 
-// Tasks that are written with SQL may have no due time, and an expiry so long that adding it to any time overflows.
+// A task does not expire early because its due time is 0, or because its expiry is so long that adding it to a time
+// would overflow. Other programs may write such tasks with SQL.
 func TestExpiresAfterBounds(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Second}, func(_ *testing.T, s *site) {
 		defer s.consume("q", Handler(s.db, s.noted(nil)))()

@@ -238,7 +238,8 @@ func TestLeaseOfAConsumerThatEnds(t *testing.T) {
 	})
 }
 
-// Each queue that is bound to an exchange has its own lease. Another queue can be consumed with a Handler.
+// Each queue that is bound to an exchange has its own lease. Another queue of the exchange can be consumed with a
+// Handler, which uses no lease.
 func TestLeasesOfSubscribers(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
 		p := s.provider()

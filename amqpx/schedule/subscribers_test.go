@@ -45,7 +45,7 @@ func TestEachSubscriberHasTheEffect(t *testing.T) {
 	}
 }
 
-// If the handler of one queue fails, the effects in the other queues are the same, whether the failure is first or
+// A handler that fails in one queue does not change the effects in the other queues, whether the failure is first or
 // last.
 func TestSubscribersFailApart(t *testing.T) {
 	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {

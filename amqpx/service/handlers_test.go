@@ -126,7 +126,7 @@ func (h handlers) consume(ctx context.Context) error {
 	return err
 }
 
-// The handlers in docs/handlers.md do what it says, both for an order that is paid and for one that is not.
+// The handlers in docs/handlers.md do what that page says, both for an order that is paid and for one that is not.
 func TestHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, client, tasks := shop(t)

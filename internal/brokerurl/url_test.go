@@ -103,7 +103,7 @@ func TestCheckURL(t *testing.T) {
 	}
 }
 
-// Whatever text surrounds a password, it appears neither in the redacted URL nor in an error.
+// A password appears neither in the redacted URL nor in an error, whatever text surrounds it.
 func FuzzURL(f *testing.F) {
 	for _, around := range [][2]string{
 		{"", ""}, {"12/", ""}, {"a@b/", ""}, {"12?x=", ""}, {"12#", "#"}, {"%", ""}, {":", ":"}, {"@", "@"},

@@ -3,7 +3,7 @@ package plan
 import "testing"
 
 // Brokers use Perl-compatible regular expressions. Of the features that Go's regular expressions lack, matchPattern
-// supports the usual way to exclude a name, lookaheads at the start.
+// supports lookaheads at the start, which is the usual way to exclude a name.
 func TestMatchPattern(t *testing.T) {
 	for _, c := range []struct {
 		pattern, name     string

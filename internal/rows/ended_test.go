@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Each task counts in the span in which it ended. Done tasks are also counted by their lateness, failed tasks only with
-// their retries.
+// Each task counts in the interval in which it ended. Done tasks are also counted by their lateness, and the retries of
+// done and failed tasks are added up.
 func TestEnded(t *testing.T) {
 	x := newTable(t)
 	for i, tt := range []struct {

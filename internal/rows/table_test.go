@@ -54,7 +54,7 @@ func (x *table) must(query string, args ...any) {
 	check(x.t, err)
 }
 
-// unchecked calls write without the checks of the tables, so that it can write invalid rows.
+// unchecked calls write with the checks of the tables disabled, so that it can write invalid rows.
 func (x *table) unchecked(write func()) {
 	x.t.Helper()
 	x.must("PRAGMA ignore_check_constraints = 1")

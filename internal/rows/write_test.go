@@ -168,7 +168,7 @@ func TestDueByBounds(t *testing.T) {
 	want(t, "earliest due time", x.get("early").DeliverAt.UnixMilli(), "0")
 }
 
-// meanwhile is a database that calls happens after the next statement, to simulate a concurrent change.
+// meanwhile is a database that calls the function happens after the next statement, to simulate a concurrent change.
 type meanwhile struct {
 	sqldb.Conn
 

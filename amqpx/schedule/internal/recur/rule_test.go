@@ -143,7 +143,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Occurrences are delayed by a random duration of up to the jitter, which is always the same for an occurrence.
+// Each occurrence is delayed by a random duration of up to the jitter. The duration is always the same for an
+// occurrence.
 func TestJitter(t *testing.T) {
 	s := rows.Schedule{Name: "a", Cron: "@hourly", Jitter: 10 * time.Minute, Task: toQ()}
 	list, err := Next(&s, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), 1000)

@@ -110,7 +110,7 @@ func TestNone(t *testing.T) {
 	}
 }
 
-// Extra creates an additional occurrence at the given time, which the id of its task contains with milliseconds.
+// Extra creates an additional occurrence at the given time. The id of its task contains that time with milliseconds.
 func TestFired(t *testing.T) {
 	c := newCalendar(t, 1)
 	c.add(rows.Schedule{Name: "a", Cron: "0 8 * * *", Task: toQ()})

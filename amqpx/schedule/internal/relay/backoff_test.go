@@ -41,7 +41,8 @@ func TestBackoffAfterATry(t *testing.T) {
 	}
 }
 
-// A claim is divided by target, and a target in back-off is sent only one batch at a time.
+// A claim is divided by target. During its back-off, a target gets no tasks, and then only a small batch at a time
+// until it accepts them.
 func TestClaimsAreDividedByTarget(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
 	h := newBackoffs(100)

@@ -143,7 +143,7 @@ func TestNoNodeAnswers(t *testing.T) {
 		for _, srv := range k.nodes {
 			srv.RefuseLogins()
 		}
-		k.nodes["one:5672"] = k.nodes["two:5672"] // no longer refuses connections
+		k.nodes["one:5672"] = k.nodes["two:5672"] // the broker at one:5672 no longer refuses connections
 		if _, err := amqpx.Open(t.Context(), cfg); err == nil || time.Since(began) > 10*time.Second {
 			t.Errorf("Open returned %v after %v, want a final refusal within 10s", err, time.Since(began))
 		}

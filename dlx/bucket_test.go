@@ -238,7 +238,7 @@ func TestDestinationErrors(t *testing.T) {
 		{topology.Destination{Queue: "my.delay"}, true},
 		{topology.Destination{Queue: "my.delay.orders"}, true},
 		{topology.Destination{Queue: "my.delay.buckets"}, true},
-		{topology.Destination{Queue: "delay.bucket.30m"}, true}, // a different prefix
+		{topology.Destination{Queue: "delay.bucket.30m"}, true}, // an ordinary queue, because its prefix is not that of the strategy
 		{topology.Destination{Queue: "your.my.delay.bucket"}, true},
 	} {
 		for _, s := range strategies {

@@ -68,7 +68,7 @@ func openOrders(t *testing.T, ids ...string) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database, so use only one
 	if err := idempotency.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func TestReminders(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer db.Close()
-		db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
+		db.SetMaxOpenConns(1) // each connection to :memory: opens its own database, so use only one
 		if err := schedule.Migrate(t.Context(), db); err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,7 @@ func ExampleHandler() {
 		panic(err)
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // every connection to :memory: has its own database
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database, so use only one
 	if err := idempotency.Migrate(ctx, db); err != nil {
 		panic(err)
 	}

@@ -26,7 +26,7 @@ func ExampleLeaseHandler() {
 		panic(err)
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database, so use only one
 	if err := schedule.Migrate(ctx, db); err != nil {
 		panic(err)
 	}

@@ -17,7 +17,7 @@ func ExampleRecurringTasks_Put() {
 		panic(err)
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database, so use only one
 	if err := schedule.Migrate(ctx, db); err != nil {
 		panic(err)
 	}

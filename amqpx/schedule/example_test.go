@@ -21,7 +21,7 @@ func ExampleStore_Schedule() {
 		panic(err)
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database, so use only one
 	if err := schedule.Migrate(ctx, db); err != nil {
 		panic(err)
 	}
@@ -140,7 +140,7 @@ func ExampleStore_ScheduleUnique() {
 		panic(err)
 	}
 	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database, so use only one
 	if err := schedule.Migrate(ctx, db); err != nil {
 		panic(err)
 	}

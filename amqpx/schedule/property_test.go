@@ -71,7 +71,7 @@ func newWorld(t *rapid.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database
+	db.SetMaxOpenConns(1) // each connection to :memory: opens its own database, so use only one
 	w := &world{t: t, db: db, now: time.UnixMilli(1_700_000_000_000), model: map[string]*expected{}, stopped: map[SkipReason]int{}, sent: map[sending]bool{}}
 	w.faults = func() sendFault { return noFault }
 	if err := Migrate(context.Background(), db); err != nil {

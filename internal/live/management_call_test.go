@@ -28,10 +28,10 @@ func TestCall(t *testing.T) {
 				return
 			}
 			w.Header().Set("Date", "Tue, 14 Nov 2023 22:13:20 GMT")
-			_ = json.NewEncoder(w).Encode(map[string]int{"twice": 2 * sent["count"]}) // if this fails, the client's call fails too
+			_ = json.NewEncoder(w).Encode(map[string]int{"twice": 2 * sent["count"]}) // ignore the error: if this fails, the client's call fails too
 		case "/api/health":
 			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = w.Write([]byte(strings.Repeat("x", 1<<20))) // if this fails, the client's call fails too
+			_, _ = w.Write([]byte(strings.Repeat("x", 1<<20))) // ignore the error: if this fails, the client's call fails too
 		case "/api/secret":
 			w.WriteHeader(http.StatusUnauthorized)
 		case "/api/nothing":
@@ -66,7 +66,7 @@ func TestAnswerOfSomethingElse(t *testing.T) {
 	for body, kind := range map[string]string{"<html>login</html>": "text/html; charset=utf-8", "[{": "application/json", "": ""} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header()["Content-Type"] = []string{kind}
-			_, _ = w.Write([]byte(body)) // if this fails, the client's call fails too
+			_, _ = w.Write([]byte(body)) // ignore the error: if this fails, the client's call fails too
 		}))
 		m, err := live.NewManagement(live.ManagementConfig{URL: s.URL})
 		if err != nil {
@@ -87,7 +87,7 @@ func TestManagementOfSeveralNodes(t *testing.T) {
 	var asked atomic.Int32
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
-		_, _ = w.Write([]byte("{}")) // if this fails, the client's call fails too
+		_, _ = w.Write([]byte("{}")) // ignore the error: if this fails, the client's call fails too
 	}))
 	t.Cleanup(up.Close)
 	down := httptest.NewServer(http.NotFoundHandler())

@@ -41,10 +41,10 @@ func server(t *testing.T, refused map[string]int) *httptest.Server {
 		}
 		if status, ok := refused[path]; ok {
 			w.WriteHeader(status)
-			_, _ = w.Write([]byte(`{"error":"not_authorised","reason":"no"}`)) // if this fails, the client's call fails too
+			_, _ = w.Write([]byte(`{"error":"not_authorised","reason":"no"}`)) // ignore the error: if this fails, the client's call fails too
 			return
 		}
-		_, _ = w.Write([]byte(answers[path])) // if this fails, the client's call fails too
+		_, _ = w.Write([]byte(answers[path])) // ignore the error: if this fails, the client's call fails too
 	}))
 	t.Cleanup(s.Close)
 	return s

@@ -65,7 +65,7 @@ func TestListOrders(t *testing.T) {
 // List returns each row once, even if many rows have a text value as their due time (which SQLite allows), so that they
 // compare equal in the sort order.
 func TestListOfTimelessRows(t *testing.T) {
-	const timed, timeless = listPage + 3, 2*listPage + 7 // two pages and more
+	const timed, timeless = listPage + 3, 2*listPage + 7 // more than one page and more than two pages
 	x := newTable(t)
 	x.unchecked(func() {
 		for i := range timed + timeless {

@@ -27,7 +27,7 @@ func TestUnavailable(t *testing.T) {
 		{nil, false},
 		{fmt.Errorf("begin: %w", refused), true},
 		{context.DeadlineExceeded, true},
-		{stated("57P03"), true},                      // starting
+		{stated("57P03"), true},                      // the server is starting
 		{stated("53300"), true},                      // too many connections
 		{stated("28P01"), true},                      // wrong password
 		{stated("25006"), true},                      // read-only transaction

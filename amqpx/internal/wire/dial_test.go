@@ -235,7 +235,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 					return
 				}
 				t.Cleanup(func() { _ = conn.Close() })
-				_ = converse(conn, append(slices.Clone(lines), "")) // the client may close the connection first
+				_ = converse(conn, append(slices.Clone(lines), "")) // ignore the error: the client may close the connection first
 			}()
 			_, err = Dial(ctx, t.Context(), to(scheme+"://"+l.Addr().String()+"/", time.Hour), "")
 			if !errors.Is(err, context.Canceled) && scheme == "amqp" {

@@ -34,13 +34,18 @@ func openMessages(ctx context.Context, e *env) (system, error) {
 	return connect(ctx, e, amqpx.Config{})
 }
 
-// openExact has the settings of delay.exact.
 func openExact(ctx context.Context, e *env) (system, error) {
-	strategy, err := dlx.NewBucket(dlx.BucketConfig{Resolution: 100 * time.Millisecond})
+	cfg, err := exact()
 	if err != nil {
 		return nil, err
 	}
-	return connect(ctx, e, amqpx.Config{Strategy: strategy, Lead: 400 * time.Millisecond})
+	return connect(ctx, e, cfg)
+}
+
+// exact returns the settings of delay.exact.
+func exact() (amqpx.Config, error) {
+	strategy, err := dlx.NewBucket(dlx.BucketConfig{Resolution: 100 * time.Millisecond})
+	return amqpx.Config{Strategy: strategy, Lead: 400 * time.Millisecond}, err
 }
 
 // connect opens a client and declares its queue, so that this does not happen while something is measured.
@@ -134,7 +139,7 @@ type tasks struct {
 }
 
 func openSQL(ctx context.Context, e *env) (system, error) {
-	return openTasks(ctx, e, func(ctx context.Context, t *tasks, dsn string) error {
+	return openTasks(ctx, e, amqpx.Config{}, func(ctx context.Context, t *tasks, dsn string) error {
 		db, err := sql.Open("pgx", dsn)
 		if err != nil {
 			return err
@@ -169,8 +174,18 @@ func openSQL(ctx context.Context, e *env) (system, error) {
 	})
 }
 
-func openPgx(ctx context.Context, e *env) (system, error) {
-	return openTasks(ctx, e, func(ctx context.Context, t *tasks, dsn string) error {
+func openPgx(ctx context.Context, e *env) (system, error) { return pgxTasks(ctx, e, amqpx.Config{}) }
+
+func openExactPgx(ctx context.Context, e *env) (system, error) {
+	cfg, err := exact()
+	if err != nil {
+		return nil, err
+	}
+	return pgxTasks(ctx, e, cfg)
+}
+
+func pgxTasks(ctx context.Context, e *env, cfg amqpx.Config) (system, error) {
+	return openTasks(ctx, e, cfg, func(ctx context.Context, t *tasks, dsn string) error {
 		pool, err := e.pool(ctx, dsn)
 		if err != nil {
 			return err
@@ -193,12 +208,12 @@ func openPgx(ctx context.Context, e *env) (system, error) {
 }
 
 // openTasks opens a client and a database, and calls with, which prepares them.
-func openTasks(ctx context.Context, e *env, with func(ctx context.Context, t *tasks, dsn string) error) (system, error) {
+func openTasks(ctx context.Context, e *env, cfg amqpx.Config, with func(ctx context.Context, t *tasks, dsn string) error) (system, error) {
 	dsn, drop, err := e.database(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m, err := connect(ctx, e, amqpx.Config{})
+	m, err := connect(ctx, e, cfg)
 	if err != nil {
 		return nil, errors.Join(err, drop(ctx))
 	}

@@ -34,7 +34,7 @@ func policyWarnings(want topology.Topology, live State) []Warning {
 		out = append(out, Warning{
 			Kind: topology.KindQueue, Name: "*", Policy: name,
 			Effect: "the policy's pattern uses a regular expression that cannot be checked here",
-			Advice: "make sure that the pattern matches no delay queue, no dead-letter queue and not the parked queue",
+			Advice: "make sure that the pattern does not match delay queues, dead-letter queues or the parked queue",
 		})
 	}
 	return out

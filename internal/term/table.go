@@ -59,8 +59,8 @@ func (t *Terminal) Show(object any, format string, args ...any) error {
 	return err
 }
 
-// List prints items and returns their number. It prints each item as a row of cells below head, or with --json as an
-// object.
+// List prints items and returns their number. It prints each item as a row of cells below head, or as a JSON object
+// with --json.
 func List[T any](t *Terminal, head []string, items iter.Seq2[T, error], line func(T) (object any, cells []string)) (n int, err error) {
 	table := t.Table()
 	for item, err := range items {

@@ -75,7 +75,7 @@ func (t *Terminal) Lost() error {
 	return nil
 }
 
-// Notef writes a progress note to standard error, as a line or with --json as an object.
+// Notef writes a progress note to standard error, as a line of text, or as a JSON object with --json.
 func (t *Terminal) Notef(format string, args ...any) {
 	if t.Quiet {
 		return
@@ -97,8 +97,8 @@ func (t *Terminal) errorJSON(key, text string) {
 	}
 }
 
-// PrintError writes an error to standard error as one line, or with --json as one object. The problems of a
-// configuration file stay on separate lines.
+// PrintError writes an error to standard error as one line of text, or as one JSON object with --json. The problems of
+// a configuration file stay on separate lines.
 func (t *Terminal) PrintError(err error) {
 	text := hidden.ReplaceAllString(err.Error(), "${1}xxxxx@")
 	if t.JSON {

@@ -69,8 +69,8 @@ type Arrival struct {
 type Decision struct {
 	Wait   time.Duration // how long to hold the message before it is handled or returned
 	Return bool          // after the wait, return it to the broker for the rest of its delay, unhandled
-	// Doubt is true if the consumer's or the publisher's clock may be wrong, so that the message is held for the
-	// remaining lead. If the broker reports its clock (Told), the wait may become shorter.
+	// Doubt is true if the consumer's or the publisher's clock may be wrong. The message is then held for the remaining
+	// lead. If the broker reports its clock (Told), the wait may become shorter.
 	Doubt bool
 }
 

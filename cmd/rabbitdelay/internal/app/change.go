@@ -144,7 +144,7 @@ func AdviseRepeat(err error) error {
 		return nil
 	}
 	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "access to ") {
-		return err // a permission is missing, so that the command would fail again
+		return err // a permission is missing, so the command would fail again
 	}
 	return fmt.Errorf("%w; run the command again to continue", err)
 }

@@ -179,8 +179,8 @@ var Answering = 10 * time.Second
 // AdviceMigrate is the advice in errors of commands that do not create a database.
 const AdviceMigrate = "; \"rabbitdelay migrate\" creates a new one"
 
-// CheckDatabase returns an error if a database does not answer. If a file cannot be opened, it appends advice to the
-// error.
+// CheckDatabase pings a database and returns an error if it does not answer. If a SQLite file cannot be opened or
+// written, the error ends with advice.
 func CheckDatabase(ctx context.Context, s *schedule.Store, advice string) error {
 	if err := s.Ping(ctx, Answering); err != nil {
 		if text := err.Error(); strings.Contains(text, "unable to open database file") || strings.Contains(text, "readonly database") { // SQLite reports nothing more specific

@@ -306,7 +306,7 @@ var ErrMessagesDeleted = errors.New("messages that arrived after the last count 
 
 type deletion struct {
 	live.Result
-	came removal.QueueCount // messages or consumers that arrived since the check, so that the queue is kept
+	came removal.QueueCount // messages or consumers that arrived since the check; if there are any, the queue is kept
 	err  error
 }
 

@@ -114,7 +114,7 @@ type Report struct {
 	Source   string    `json:"source"` // how the broker was read
 	Vhost    string    `json:"vhost"`
 	Clocks   []Clock   `json:"clocks"` // clocks of the nodes; nil if they were not measured
-	Parked   *int64    `json:"parked"` // the minimum number of parked messages; nil if it is unknown
+	Parked   *int64    `json:"parked"` // a lower bound of the number of parked messages; nil if unknown
 	Findings []Finding `json:"findings"`
 	// Unchecked lists the checks that were not possible.
 	Unchecked []Unchecked `json:"unchecked"`

@@ -157,8 +157,9 @@ func previousSetting(l naming.Layout, queues []leftover) string {
 }
 
 // unboundFor returns the destinations' queues that are not bound to the delivery exchange for a layout. The result ours
-// is true if some queues are bound both for this layout and for the configured one, so that it is an earlier layout of
-// this configuration. Without the management API, nothing is known about bindings, and both results are zero.
+// is true if some queue is bound for both this layout and the configured one, which shows that this layout is an
+// earlier one of the same configuration. Without the management API, nothing is known about bindings, and both results
+// are zero.
 func (x *examination) unboundFor(tag string) (unbound []string, ours bool) {
 	if !x.snap.Live.BindingsKnown {
 		return nil, false

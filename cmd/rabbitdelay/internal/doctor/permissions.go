@@ -24,8 +24,8 @@ type Need struct {
 }
 
 // Needs returns the permissions that the configured roles need on the objects in the configuration. Each permission is
-// listed once, for the first role that needs it. For each layout it returns the permissions on only three of the delay
-// queues, because permissions match queue names by a pattern, so that testing a few is enough.
+// listed once, for the first role that needs it. Permissions match queue names by pattern, so for each layout it
+// returns the permissions on only three of the delay queues.
 func Needs(cfg Config) []Need {
 	type asked struct {
 		Access

@@ -293,7 +293,7 @@ func (x *examination) whyStandstill() (why, fix string) {
 	}
 	causes := []string{"after a node started without advanced.config, for up to " + topology.FormatDuration(settlesAfter)}
 	if x.snap.NodesComplete && !slices.ContainsFunc(x.snap.Nodes, func(n Node) bool { return n.Uptime == 0 || n.withoutAdvanced() && n.Uptime < settlesAfter }) {
-		causes = nil // all nodes have been up for longer
+		causes = nil // every node has advanced.config, or has been up for settlesAfter
 	}
 	causes = append(causes, "after a node's clock was set back and the node restarted, until the clock has caught up", "in a queue without a majority of its members, until these are back",
 		"while a destination refuses messages")

@@ -52,7 +52,7 @@ func (x *examination) checkTasks() {
 	x.about(unlisted, Finding{ID: "tasks-not-listed", Severity: SeverityWarning,
 		What: fmt.Sprintf("Pending tasks have destinations that the file does not list: %s.", list(each)),
 		Why:  "With declare: listed, a relay refuses to send them when they are due. Another program wrote them, or the file has changed since.",
-		Fix:  x.run("tasks list --status pending") + "   # shows them, or with --queue the tasks of one destination; add the destinations to the file and run apply, or cancel the tasks",
+		Fix:  x.run("tasks list --status pending") + "   # shows them, and with --queue only the tasks of one destination; add the destinations to the file and run apply, or cancel the tasks",
 	})
 	x.checkAhead()
 	number := func(n int64) string {

@@ -91,7 +91,7 @@ func (r *destroyRun) destroy(ctx context.Context) (err error) {
 	case r.messages < 0:
 		return fmt.Errorf("--messages: %d; expected 0 or more", r.messages)
 	case r.destinations && len(r.layouts) > 0:
-		return errors.New("expected only one of --destinations and --layout, because a layout on the broker has no destinations of its own")
+		return errors.New("--destinations and --layout cannot be combined: --layout deletes only that layout, and the destinations belong to the configuration")
 	}
 	if err := r.Possible(); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (r *destroyRun) choose(ctx context.Context) (err error) {
 	on, prefix := r.on, r.on.Config.Delay.Prefix
 	switch {
 	case r.retire && len(on.Config.Delay.Previous) == 0:
-		return errors.New("delay.previous is empty, so there is nothing to retire; list the earlier layouts there, or delete a layout that is in no file with destroy --layout")
+		return errors.New("delay.previous is empty, so there is nothing to retire; list the earlier layouts there, or delete a layout that the file does not list with destroy --layout")
 	case r.retire:
 		// The file names these layouts, so their objects are deleted, even though the names of the ttl strategy's and
 		// the plugin's objects do not show which configuration uses them.

@@ -64,7 +64,7 @@ func Planned(a *app.App, p plan.Plan, all bool) (err error) {
 	}
 	var errs []error
 	if n := p.Count(plan.ActionConflict); n > 0 {
-		errs = append(errs, fmt.Errorf("%d objects exist on the broker with different arguments", n))
+		errs = append(errs, fmt.Errorf("%s on the broker with different arguments", shown.Count(n, "object exists", "objects exist")))
 	}
 	if n := len(p.Grave()); n > 0 {
 		errs = append(errs, fmt.Errorf("policies would break delays or lose dead letters, in %s", shown.Count(n, "case", "cases")))

@@ -274,7 +274,7 @@ func (r *requeueRun) Outcome() string {
 	return fmt.Sprintf("%d examined, %d sent, %d revived, %d removed, %d stayed", p.Examined, p.Sent, p.Revived, p.Removed, p.Stayed) + missed
 }
 
-// Do requeues or discards the messages, or with --dry-run finds out what would happen to them.
+// Do requeues or discards the messages. With --dry-run, it only determines what would happen to them.
 func (r *requeueRun) Do(ctx context.Context) (err error) {
 	if r.file != "" && !r.DryRun {
 		r.saved, err = inspect.CreateSaveFile(r.file)

@@ -127,7 +127,7 @@ func (r *drainRun) Count(ctx context.Context) (app.Question, error) {
 	}, nil
 }
 
-// Do moves the messages, or with --dry-run finds out which messages would move.
+// Do moves the messages. With --dry-run, it only determines which messages would be moved.
 func (r *drainRun) Do(ctx context.Context) error {
 	s, err := r.cfg.Strategy(ctx, r.Logger())
 	if err != nil {

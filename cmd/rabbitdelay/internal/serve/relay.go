@@ -123,7 +123,7 @@ func (r *relayPart) connectAndRelay(ctx context.Context) {
 		r.mu.Unlock()
 		if text := err.Error(); text != told {
 			told = text
-			log.Warn("could not connect or start the relay; trying again", zap.Error(err))
+			log.Warn("the broker or the database is unavailable; trying again", zap.Error(err))
 		}
 		r.interruptions.Add(1)
 		select {
@@ -155,7 +155,7 @@ func (r *relayPart) once(ctx context.Context) error {
 	r.mu.Unlock()
 	if r.db != nil && store == nil {
 		if store, err = r.prepare(ctx, client); err != nil {
-			return fmt.Errorf("database: %w", err)
+			return err
 		}
 	}
 	if err := r.begun(store); err != nil {
@@ -184,8 +184,8 @@ func (r *relayPart) begun(store *schedule.Store) error {
 	return r.metrics.Observe(r.client, r.store, r.cfg.Topology.Destinations)
 }
 
-// watch checks the database regularly until ctx is done. It is only used if serve does not relay, because nothing else
-// would notice that the database no longer answers.
+// watch checks the database regularly, and returns an error when it does not answer, or nil when ctx is done. It is
+// needed only without a relay: a running relay notices by itself that the database no longer answers.
 func (r *relayPart) watch(ctx context.Context, store *schedule.Store) error {
 	for {
 		select {
@@ -197,7 +197,7 @@ func (r *relayPart) watch(ctx context.Context, store *schedule.Store) error {
 			continue
 		}
 		if err := app.CheckDatabase(ctx, store, app.AdviceMigrate); err != nil {
-			return fmt.Errorf("database: %w", err)
+			return err
 		}
 	}
 }

@@ -49,8 +49,8 @@ func Command(a *app.App) *cobra.Command {
 		Use:   "serve",
 		Short: "Run the relay, the console, the HTTP API and metrics",
 		Long: `Send the tasks of a database to the broker, and serve a console, an HTTP API and
-metrics. It runs until it is stopped. Without a database it only shows the
-broker's messages.`,
+metrics. It runs until it is stopped. Without a database, it shows the broker's
+messages and can requeue or discard dead letters, but there are no tasks.`,
 		Example: `  rabbitdelay serve --db postgres://user:password@host/shop -f delays.yaml
   rabbitdelay serve -f delays.yaml --listen :8086 --users users.yaml
   RABBITDELAY_DATABASE_URL=sqlite:shop.db rabbitdelay serve --poll 200ms`,
@@ -62,7 +62,7 @@ broker's messages.`,
 	program.Setting(f, "serve.users", "users", "the `FILE` with users and tokens; default: serve.users")
 	program.Setting(f, "serve.path_prefix", "path-prefix", "prefix of all paths behind a proxy, such as /rabbitdelay")
 	f.StringVar(&r.probe, "probe", "", "serve /healthz, /readyz and /metrics on this `HOST:PORT` instead")
-	f.BoolVar(&r.noRelay, "no-relay", false, "do not send tasks, because other processes send them")
+	f.BoolVar(&r.noRelay, "no-relay", false, "do not send tasks; for setups in which other processes send them")
 	r.relay.register(f)
 	return c
 }

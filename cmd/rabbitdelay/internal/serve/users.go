@@ -74,7 +74,7 @@ func (r *usersRun) addCommand() *cobra.Command {
 		Use:   "add NAME",
 		Short: "Add a user, or change a password and role",
 		Long: `Add a user, or change a user's password and role. It asks for the password
-twice, or without a terminal reads it from a line of standard input.`,
+twice. Without a terminal, it reads one line from standard input.`,
 		Example: `  rabbitdelay users add anna --role operator --users users.yaml
   pass show anna | rabbitdelay users add anna --role operator --users users.yaml`,
 	}, true, func(ctx context.Context, file, name string) error {

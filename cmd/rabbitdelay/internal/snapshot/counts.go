@@ -286,9 +286,9 @@ func (c *collector) consumers(ctx context.Context) {
 	}
 }
 
-// held returns the dead-letter queues whose counts are not final. Either no message is ready but an older count is
-// above 0, so that the messages are unacknowledged or gone, or a requeue run is consuming, an older count is higher,
-// and the run's unacknowledged messages are not counted yet.
+// held returns the dead-letter queues whose counts are not final, for one of two reasons. Either no message is ready
+// but an older count is above 0, which means that the messages are unacknowledged or gone. Or a requeue run is
+// consuming and an older count is higher, which means that the messages that it holds are not counted yet.
 func (c *collector) held() []string {
 	return slices.DeleteFunc(c.kept(), func(n string) bool {
 		q := c.snap.Live.Queues[n]
@@ -304,8 +304,8 @@ func (c *collector) held() []string {
 	})
 }
 
-// doubt marks the dead letter queues whose counts are not final, for a caller that does not wait until they are. Their
-// messages may be gone, or a client may hold them, so that their number is unknown and not 0.
+// doubt marks the dead-letter queues whose counts may still change, for callers that do not wait for the final counts.
+// The messages of such a queue may be gone or held by a client, so their number is unknown rather than 0.
 func (c *collector) doubt() {
 	for _, name := range c.held() {
 		q := c.snap.Live.Queues[name]

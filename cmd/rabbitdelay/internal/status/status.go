@@ -69,8 +69,8 @@ type Broker struct {
 	Source  string `json:"source"` // "management API" or "AMQP"
 }
 
-// Managed reports whether the management API was read, so that all queues and their messages are known unless another
-// field says otherwise.
+// Managed reports whether the management API was read. If it was, all queues and their messages are known unless
+// another field says otherwise.
 func (b *Broker) Managed() bool { return b != nil && b.Source == plan.ManagementAPI }
 
 // Count is the number of messages in a queue. Ready messages wait in the queue. Leaving messages are dead letters that
@@ -157,7 +157,7 @@ func (s *Span) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Due counts the messages and tasks that will be due within a time.
+// Due counts the messages and tasks that become due within a given time span.
 type Due struct {
 	Within Span `json:"within_ms"`
 	// OnBroker is a lower bound. It counts the messages in queues from which every message departs in time. Other queues
@@ -215,7 +215,7 @@ type Client struct {
 	Blocked     int    `json:"blocked"` // how many of them are blocked by an alarm
 }
 
-// Tasks is the state of the tasks in an application's database. Relays use the database's clock, so that clock
+// Tasks is the state of the tasks in an application's database. Relays use the database's clock, so this clock
 // determines whether a task is due and whether a relay runs.
 type Tasks struct {
 	// Skew is the database's clock minus this process's clock. It is 0 if the difference is at most a second.
@@ -237,8 +237,8 @@ type Tasks struct {
 	// Idle are recurring tasks that currently create no tasks although they are not paused, sorted by name, with the
 	// reason. It is nil if they could not be read.
 	Idle []doctor.IdleRecurring `json:"idle_recurring"`
-	// Unlisted are the destinations of pending tasks that are not in the configuration, so that its relays refuse to
-	// send to them, sorted by name. It is nil if they could not be read.
+	// Unlisted lists the destinations of pending tasks that are not in the configuration, sorted by name. Relays with
+	// this configuration refuse to send to them. It is nil if they could not be read.
 	Unlisted []doctor.UnlistedTasks `json:"unlisted"`
 	// Relays are the relays that run on the database or that died there within a week, most recently seen first; nil if
 	// unknown.

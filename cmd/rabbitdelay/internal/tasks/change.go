@@ -29,6 +29,7 @@ type bulk struct {
 	of     string // the statuses that it applies to, as words
 	detail string // for the audit of a change by ids
 	again  string // a flag without which repeating the command would change tasks twice; empty if there is none
+	due    string // the new due time of a reschedule with --delay, which a repeated command would compute anew
 
 	all   bool
 	after string
@@ -114,7 +115,7 @@ func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, o
 	})
 }
 
-// changeLine is the result of a change, or with --dry-run the expected result.
+// changeLine is the result of a change. With --dry-run, it is the expected result.
 type changeLine struct {
 	Changed  int64   `json:"changed"`
 	Matching int64   `json:"matching"` // the number of matching tasks before the change
@@ -170,10 +171,16 @@ func (b *bulk) Tell(took time.Duration, failed error) error {
 	if err := b.Show(*l, format, shown.Number(l.Changed), shown.Count(l.Matching, "task", "tasks"), b.did, l.Seconds); err != nil {
 		return err
 	}
-	if failed == nil || b.again == "" || l.After == "" {
+	var with string
+	switch {
+	case failed != nil && b.again != "" && l.After != "":
+		with = fmt.Sprintf("%s '%s'", b.again, l.After)
+	case failed != nil && b.due != "" && l.Changed > 0:
+		with = fmt.Sprintf("--at '%s' instead of --delay", b.due)
+	default:
 		return app.AdviseRepeat(failed)
 	}
-	how := fmt.Sprintf("to continue, run the same command with %s '%s'; otherwise, tasks would be %s twice", b.again, l.After, b.did)
+	how := fmt.Sprintf("to continue, run the same command with %s; otherwise, tasks would be %s twice", with, b.did)
 	if errors.Is(failed, context.Canceled) { // its error says nothing about resuming
 		return &program.StatusError{Code: program.ExitInterrupt, Err: errors.New("interrupted; " + how)}
 	}
@@ -257,8 +264,8 @@ func (x *tasks) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run {ID... | FILTER}",
 		Short: "Make pending tasks due now",
-		Long: `Make pending tasks due now, or with --spread over a period. Select the tasks by
-id or by filters.`,
+		Long: `Make pending tasks due now, or spread them over a period with --spread. Select
+the tasks by id or by filters.`,
 		Example: `  rabbitdelay tasks run post-7
   rabbitdelay tasks run --tag campaign-7 --spread 10m`,
 		Args: cobra.ArbitraryArgs,
@@ -296,13 +303,16 @@ Select the tasks by id or by filters.`,
 			case !due:
 				return errors.New("no new due time was given; give --delay, --at or --by")
 			case b.after != "":
-				return errors.New("--after is only for --by; without --by, repeating the command reschedules no task twice")
+				return errors.New("--after only works with --by; to continue with --at, repeat the same command; to continue with --delay, use --at with the time in the first run's error message")
 			}
 			at, err := w.instant(x.App)
 			if err != nil {
 				return err
 			}
 			b.detail = "to " + shown.Instant(at)
+			if x.Given("delay") {
+				b.due = shown.Instant(at)
+			}
 			return b.run(c, ids, schedule.BulkReschedule(at), func(s *taskview.Store, ctx context.Context, tx schedule.Executor, id string) error {
 				return s.Reschedule(ctx, tx, id, at)
 			})

@@ -181,7 +181,7 @@ database together. Tasks above the limit wait in the table.`,
 
 		RunE: func(c *cobra.Command, args []string) error {
 			if !x.Given("per-second") {
-				return errors.New("no rate was given; give --per-second, 0 for no rate limit")
+				return errors.New("no rate was given; give --per-second (0 removes the rate limit)")
 			}
 			h.detail = "none"
 			if rateLimit.PerSecond != 0 {

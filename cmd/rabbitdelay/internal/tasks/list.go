@@ -52,7 +52,7 @@ column AT shows whether a pending task is only in the table, or on the broker.`,
 		},
 	}
 	flags.register(c)
-	program.Choice(c, &sort, "sort", "", "sort by another time; -last puts the latest first", string(schedule.SortDueLast), string(schedule.SortEnded), string(schedule.SortEndedLast))
+	program.Choice(c, &sort, "sort", "", "sort in this order instead of by due time, earliest first (-last: latest first)", string(schedule.SortDueLast), string(schedule.SortEnded), string(schedule.SortEndedLast))
 	c.Flags().IntVar(&limit, "limit", 0, "maximum number of tasks to list, 0 for all; default: 100, or all with --json")
 	return c
 }
@@ -191,7 +191,7 @@ func (x *tasks) countCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "count",
 		Short: "Count tasks by queue and status, or by due time",
-		Long:  `Count tasks by queue and status, or with --per by due time.`,
+		Long:  `Count tasks by queue and status, or by due time with --per.`,
 		Example: `  rabbitdelay tasks count
   rabbitdelay tasks count --status pending --per 1h --due-to 1d`,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -23,9 +23,9 @@ func MigrateCommand(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "migrate",
 		Short: "Create or update rabbitdelay's tables in a database",
-		Long: `Create or update rabbitdelay's tables in the business database, and write the
-file's recurring tasks. It is safe to run repeatedly, and from several processes
-at the same time.`,
+		Long: `Create or update rabbitdelay's tables in the business database, and store the
+recurring tasks from the configuration file in it. It is safe to run repeatedly,
+and from several processes at the same time.`,
 		Example: `  rabbitdelay migrate --db postgres://user:password@host/shop
   rabbitdelay migrate --db mysql: --print > 0042_rabbitdelay.sql`,
 		RunE: func(c *cobra.Command, _ []string) error {

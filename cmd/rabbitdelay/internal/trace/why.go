@@ -61,7 +61,8 @@ type explainer struct {
 	say Words
 }
 
-// count returns a count in words. The text many contains a placeholder for the number.
+// count returns n with its noun, translated. That is one if n is 1, and otherwise many with the number in place of its
+// placeholder.
 func (e explainer) count(n int64, one, many string) string {
 	if n == 1 {
 		return e.say(one)

@@ -67,7 +67,7 @@ func (p *Proxy) Identify(r *http.Request) (service.Identity, error) {
 	}
 	role, ok := p.role(groups)
 	if !ok {
-		return service.Identity{}, &RefusedError{http.StatusForbidden, fmt.Sprintf("%s is in no group that may use this console; %s must contain one of: %s", name, p.RoleHeader, strings.Join(slices.Concat(p.Operators, p.Viewers), ", "))}
+		return service.Identity{}, &RefusedError{http.StatusForbidden, fmt.Sprintf("%s is not in any group that may use this console; %s must contain one of: %s", name, p.RoleHeader, strings.Join(slices.Concat(p.Operators, p.Viewers), ", "))}
 	}
 	return service.Identity{Name: name, Role: role}, nil
 }

@@ -306,7 +306,7 @@ type traceData struct {
 
 func (p *Pages) trace(r *request) (answer, error) {
 	a := answer{name: "trace", title: r.lang.text("Find a message or task")}
-	id := strings.TrimRight(r.form.Get("id"), " \t\r\n") // without the spaces that come with pasting
+	id := strings.TrimRight(r.form.Get("id"), " \t\r\n") // pasted ids often end in whitespace
 	if id == "" {
 		a.data = traceData{}
 		return a, nil

@@ -39,7 +39,7 @@ func downloadOf(path string, fields url.Values) *download {
 	return &download{CSV: in("csv"), JSON: in("json"), Limit: maxDownload}
 }
 
-// nonEmpty returns a field unless its value is empty.
+// nonEmpty returns the form values with this one field, or nil if value is empty.
 func nonEmpty(name, value string) url.Values {
 	if value == "" {
 		return nil

@@ -27,5 +27,5 @@
 //     because only consoles read it.
 //   - A batch of a job commits in one transaction with the job's position and the ids of the changed
 //     tasks, and only if this process still owns the job. A process that takes the job over therefore
-//     reschedules no task twice, even if the previous owner is not dead but slow.
+//     does not reschedule any task a second time, even if the previous owner is not dead but slow.
 package service

@@ -23,8 +23,8 @@ var (
 	ErrUnavailable = errors.New("not available")
 	// ErrNoJob means that there is no job with the given id.
 	ErrNoJob = errors.New("there is no such job")
-	// ErrNoMessages means that the job has discarded no messages, or that another process saved them.
-	ErrNoMessages = errors.New("this process has no discarded messages of this job")
+	// ErrNoMessages means that the job has not discarded any messages, or that another process saved them.
+	ErrNoMessages = errors.New("this process has not saved any messages that the job discarded")
 	// ErrJobState means that the job is in a state in which it cannot be continued or stopped.
 	ErrJobState = errors.New("the state of the job does not allow this")
 

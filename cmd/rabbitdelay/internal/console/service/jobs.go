@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	errNotMine = errors.New("the job was stopped, or is continued by another process")
+	errNotMine = errors.New("the job was stopped, or another process has taken it over")
 	errClosing = errors.New("the process was stopped")
 )
 

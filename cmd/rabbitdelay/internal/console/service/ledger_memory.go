@@ -80,7 +80,7 @@ func (m *memory) newest(limit int, want func(record) bool) []record {
 	return out
 }
 
-// ownedBy reports whether the job runs and belongs to owner.
+// ownedBy reports whether the job is running and belongs to owner.
 func (r *record) ownedBy(owner string) bool { return r.State == JobRunning && r.owner == owner }
 
 func (m *memory) alive(_ context.Context, now record) (bool, error) {

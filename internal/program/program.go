@@ -191,7 +191,7 @@ func (p *Program) Flags(root *cobra.Command) {
 	Setting(f, "delay.strategy", "strategy", "bucket (default), ttl, plugin, native or auto")
 	Setting(f, "delay.queue_type", "queue-type", "quorum (default) or classic")
 	f.StringVarP(&p.file, "file", "f", "", "YAML file with settings and topology; default: the one named by RABBITDELAY_FILE")
-	f.BoolVar(&p.JSON, "json", false, "print JSON, the result as one line at the end")
+	f.BoolVar(&p.JSON, "json", false, "print JSON, with the result as one line at the end")
 	f.BoolVarP(&p.Quiet, "quiet", "q", false, "print the result only")
 	f.StringVar(&p.LogLevel, "log-level", "warn", "debug, info, warn or error; logs go to standard error")
 	for name, values := range map[string][]string{

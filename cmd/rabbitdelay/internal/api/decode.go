@@ -17,7 +17,7 @@ import (
 )
 
 // exactNames makes field names case-sensitive, so that "QUEUE" is rejected like any other unknown field. encoding/json
-// alone would accept it for "queue". In huma this is a global variable.
+// alone would accept it for "queue". In huma, this is a global setting.
 var exactNames = sync.OnceFunc(func() { huma.ValidateStrictCasing = true })
 
 // decode decodes JSON. It rejects text in which encoding/json would replace characters with U+FFFD, because different

@@ -62,7 +62,7 @@ func (a *Actor) RegisterActor(f *pflag.FlagSet) {
 	f.StringVar(&a.name, "actor", "", "name to record in the database's audit log; default: user@host")
 }
 
-// Name returns the value of --actor, or by default the user and the host of this process.
+// Name returns the value of --actor. The default is the user and the host of this process.
 func (a *Actor) Name() string {
 	if a.name != "" {
 		return a.name
@@ -94,7 +94,7 @@ func (c *Consent) Register(f *pflag.FlagSet, dryRun string) {
 
 // RegisterAudit adds the flag --db, for commands that use a database only for the audit.
 func (c *Consent) RegisterAudit(f *pflag.FlagSet) {
-	f.StringVar(&c.db, "db", "", databaseUsage+"; without a database there is no audit")
+	f.StringVar(&c.db, "db", "", databaseUsage+"; without a database, there is no audit")
 }
 
 // Possible returns an error if the change needs consent and there is no terminal on which to ask for it. Call it before
@@ -138,7 +138,7 @@ func (c *Consent) do(ctx context.Context, x Change) error {
 	})
 }
 
-// AdviseRepeat adds to the error from an interrupted change how to complete the change. It returns nil if err is nil.
+// AdviseRepeat adds advice on how to complete an interrupted change to its error. It returns nil if err is nil.
 func AdviseRepeat(err error) error {
 	if err == nil {
 		return nil

@@ -1,7 +1,7 @@
 // Package asjson defines the JSON of tasks, messages, recurring tasks and traces, both for the commands' --json and for
-// the HTTP API. Times are in RFC 3339 format in UTC with milliseconds, durations look like 90s, 30m or 7d. A list is
-// empty if it was read and contains nothing, and null only if it could not be read. The package does no I/O. To decode
-// the bodies of messages, handlers use amqpx.JSON instead.
+// the HTTP API. Times are in RFC 3339 format in UTC with milliseconds, and durations look like 90s, 30m or 7d. A list
+// is empty if it was read and contains nothing, and null only if it could not be read. The package does no I/O. To
+// decode the bodies of messages, handlers use amqpx.JSON instead.
 //
 // task.go defines tasks and recurring tasks, message.go defines messages and traces, and value.go formats the values in
 // them.

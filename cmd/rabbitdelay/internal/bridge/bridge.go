@@ -166,7 +166,7 @@ func (b *Bridge) judge(d *amqpx.Delivery, err error) error {
 	case ae != nil && ae.Code == amqp.PreconditionFailed && d.UserID != "":
 		return amqpx.Reject(fmt.Errorf("the message has the user-id %q, which the broker only accepts from that user and from users with the impersonator tag; give the bridge's user this tag, then requeue the message: %w", d.UserID, err))
 	case errors.Is(err, amqpx.ErrUnroutable) && (ae == nil || ae.Code != amqp.NotFound):
-		return amqpx.Reject(fmt.Errorf("exchange %q routes the key %q to no queue; bind a queue, then requeue the message: %w", b.x.Due(), d.RoutingKey, err))
+		return amqpx.Reject(fmt.Errorf("exchange %q does not route the key %q to any queue; bind a queue, then requeue the message: %w", b.x.Due(), d.RoutingKey, err))
 	}
 	return err
 }

@@ -46,8 +46,8 @@ func shortHelp(root *cobra.Command) {
 	})
 }
 
-// documented reports whether a command has a reference page. Only cobra's own commands, which belong to no group, do
-// not have one.
+// documented reports whether a command has a reference page. All commands have one except cobra's own, which do not
+// belong to a group.
 func documented(c *cobra.Command) bool {
 	for ; c.HasParent(); c = c.Parent() {
 		if !c.Parent().HasParent() {

@@ -91,7 +91,7 @@ type Config struct {
 	// Title is at the top of every page, so that users can tell two consoles apart. It is one line of at most 40
 	// characters. The default is "rabbitdelay".
 	Title string
-	// Color is the color of a line at the top of every page, for example #c62828. By default, there is no line.
+	// Color is the colour of a line at the top of every page, for example #c62828. By default, there is no line.
 	Color string
 	// TraceURL is an http or https link to a task's trace, in which {id} is replaced by the trace ID. By default, there
 	// is no link.

@@ -33,10 +33,11 @@ import (
 // find out. It first unbinds the delay queues from their entry exchanges and waits for 11 s, until the management API
 // has counted all messages that had entered. If there are any, it restores these bindings.
 //
-// A quorum queue is counted just before its deletion, because the broker cannot delete a quorum queue only if it is
-// empty. A message that is published directly to the queue between the count and the deletion is deleted with it, and
-// reported as ErrMessagesDeleted. A queue that received a message or a consumer since the check stays, together with
-// the objects that it needs. For that reason the queue for its dead letters is deleted after it.
+// A quorum queue is counted just before its deletion, because the broker does not support the condition that a quorum
+// queue is deleted only if it is empty. A message that is published directly to the queue between the count and the
+// deletion is deleted with it, and reported as ErrMessagesDeleted. A queue that received a message or a consumer since
+// the check stays, together with the objects that it needs. For that reason the queue for its dead letters is deleted
+// after it.
 func Run(ctx context.Context, b live.Broker, t topology.Topology, opts removal.Options) (live.Report, error) {
 	began := time.Now()
 	d := newDestroyer(b, t, opts)
@@ -301,7 +302,8 @@ func (d *destroyer) finish() {
 }
 
 // ErrMessagesDeleted is wrapped by the *live.ObjectError of a quorum queue that received a message between the last
-// count and its deletion. The broker cannot delete a quorum queue only if it is empty.
+// count and its deletion. It cannot be avoided, because the broker does not support the condition that a quorum queue
+// is deleted only if it is empty.
 var ErrMessagesDeleted = errors.New("messages that arrived after the last count were deleted with the queue")
 
 type deletion struct {

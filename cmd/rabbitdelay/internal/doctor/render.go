@@ -22,7 +22,7 @@ const (
 	margin       = "  "
 )
 
-// These are the ANSI colors of severities and of secondary text.
+// These are the ANSI colours of severities and of secondary text.
 const (
 	red    = "\x1b[1;31m"
 	yellow = "\x1b[1;33m"
@@ -130,7 +130,7 @@ func (p *printer) paint(colour, s string) string {
 // escapes control characters, which names may contain.
 func (p *printer) wrapped(first, rest, text string) {
 	line := first
-	length := len(rest) // colors have no width
+	length := len(rest) // colours have no width
 	empty := true
 	for word := range strings.FieldsSeq(text) {
 		word = visible(word)

@@ -89,8 +89,8 @@ type Tasks struct {
 	LastError                     string // the error recorded on an unsent task; empty if there is none
 	// Idle lists, by name, the recurring tasks that currently create no tasks although they are not paused.
 	Idle []IdleRecurring
-	// Unlisted lists, by name, the destinations of pending tasks that the configuration does not list although it
-	// must (declare: listed).
+	// Unlisted lists, by name, the destinations of pending tasks that are missing in the configuration, although it
+	// must list them (declare: listed).
 	Unlisted []UnlistedTasks
 	Unread   string // why Idle and Unlisted are unknown; empty if they are known
 	Relays   string // who would send the tasks, as a sentence: status.WhoSends

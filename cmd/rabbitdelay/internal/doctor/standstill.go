@@ -21,8 +21,8 @@ const (
 	minBeyond, maxBeyond = 5 * time.Second, time.Minute
 	// FiguresLag is the maximum age of the management API's figures.
 	FiguresLag = 11 * time.Second
-	// inTransit is the maximum number of a quorum queue's dead letters that are normally in transit at the same time.
-	// A higher number, or more than were ready, is worth watching.
+	// inTransit is the maximum number of a quorum queue's dead letters that are normally in transit at the same time. A
+	// queue is watched if it has more dead letters in transit than this, or more than it had ready messages.
 	inTransit = 32
 )
 
@@ -81,7 +81,7 @@ type StalledQueue struct {
 	Queue    string        `json:"queue"`
 	TTL      time.Duration `json:"-"`
 	Messages int64         `json:"messages"` // messages that are ready, or dead letters in transit
-	Kept     int64         `json:"kept"`     // the minimum number of messages that stayed during the whole watch
+	Kept     int64         `json:"kept"`     // a lower bound of the number of messages that stayed during the whole watch
 	For      time.Duration `json:"-"`        // the duration of the watch
 }
 

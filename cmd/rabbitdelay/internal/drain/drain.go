@@ -52,7 +52,7 @@ type Config struct {
 	// DryRun, if it is not nil, reports for each message whether it would be refused. Nothing is then sent, deleted or
 	// recorded in State.
 	DryRun *inspect.Rehearsal
-	// Progress is called from time to time, if it is not nil.
+	// Progress is called after each batch, if it is not nil.
 	Progress func(Report)
 
 	portion int // rows in a batch; portionRows except in tests

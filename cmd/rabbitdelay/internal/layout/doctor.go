@@ -79,7 +79,7 @@ a message.`,
 	c.Flags().StringSliceVar(&d.roles, "role", nil, "roles of the broker's user: producer, consumer, bootstrapper; default: all, but not bootstrapper if broker.declare is nothing")
 	program.Choice(c, &d.failOn, "fail-on", string(doctor.SeverityWarning), "exit with 1 for findings of this `SEVERITY` or above", string(doctor.SeverityWarning), string(doctor.SeverityCritical))
 	c.Flags().IntVar(&d.peek, "peek", 0, "read up to this many parked messages to show their destinations, and put them back")
-	c.Flags().Var(&d.standstill, "standstill", "check whether delay queues with a TTL of up to this have stalled, 0 for none")
+	c.Flags().Var(&d.standstill, "standstill", "check whether delay queues with a TTL of up to this duration have stalled, 0 for none")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions( // cannot fail, because the flag exists
 		[]string{string(doctor.RoleProducer), string(doctor.RoleConsumer), string(doctor.RoleBootstrapper)}, cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -93,7 +93,7 @@ func (d *doctorRun) report(r doctor.Report) (err error) {
 		if d.Quiet {
 			r.Notes = nil
 		}
-		var style doctor.Style // colored and as wide as the terminal, if there is one
+		var style doctor.Style // coloured and as wide as the terminal, if there is one
 		if term.Is(d.Stdout) {
 			style.Color = os.Getenv("NO_COLOR") == "" && !strings.EqualFold(os.Getenv("TERM"), "dumb")
 			columns, _ := term.Size(d.Stdout)

@@ -99,7 +99,7 @@ func ExportCommand(a *app.App) *cobra.Command {
 		Use:   "export",
 		Short: "Print what apply would create, for other tools",
 		Long: `Print all objects defined by the settings and the file, in the format of
-RabbitMQ's definitions import or of its Kubernetes operator. It needs no broker.`,
+RabbitMQ's definitions import or of its Kubernetes operator. It does not need a broker.`,
 		Example: `  rabbitdelay export -f delays.yaml > definitions.json
   rabbitdelay export -f delays.yaml --boot-user admin \
     --boot-password-file secret > definitions.json
@@ -110,7 +110,7 @@ RabbitMQ's definitions import or of its Kubernetes operator. It needs no broker.
 	f := c.Flags()
 	program.Choice(c, &x.format, "format", formatDefinitions, "", formatDefinitions, formatKubernetes)
 	f.StringVar(&x.to.Cluster, "cluster", "", "kubernetes: name of the RabbitmqCluster")
-	f.StringVar(&x.to.ClusterNamespace, "cluster-namespace", "", "kubernetes: namespace of the RabbitmqCluster, if it differs")
+	f.StringVar(&x.to.ClusterNamespace, "cluster-namespace", "", "kubernetes: namespace of the RabbitmqCluster, if it is not that of the resources")
 	f.StringVar(&x.to.Namespace, "namespace", "", "kubernetes: namespace of the resources; default: kubectl's current namespace")
 	f.StringVar(&x.user, "boot-user", "", "definitions: add the virtual host, and an administrator with this name")
 	f.StringVar(&x.passwordFile, "boot-password-file", "", "definitions: the file with the password of --boot-user; only its hash is printed")

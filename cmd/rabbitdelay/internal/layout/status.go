@@ -45,7 +45,7 @@ func StatusCommand(a *app.App) *cobra.Command {
 		Use:   "status",
 		Short: "Show how many messages are waiting, and where",
 		Long: `Show how many messages wait in each layout and delay, what is due soon, dead
-letters, and problems. With a database it shows its tasks too.`,
+letters, and problems. With a database, it also shows tasks.`,
 		Example: `  rabbitdelay status -f delays.yaml
   rabbitdelay status -f delays.yaml --watch
   rabbitdelay status --json | jq '.destinations[] | select(.consumers == 0)'`,

@@ -178,7 +178,7 @@ func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan am
 }
 
 // untilDue returns how long to hold a message that arrived early, or 0 if it must not be held because it is early by
-// more than its lead and maxHold.
+// more than its lead plus maxHold.
 func untilDue(d amqp.Delivery) time.Duration {
 	due, ok := dueOf(d)
 	lead, _ := integer(d.Headers["rabbitdelay-lead"])

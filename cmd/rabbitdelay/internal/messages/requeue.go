@@ -66,8 +66,8 @@ new one.`,
 	f.Float64Var(&o.Rate, "rate", 0, "maximum number of messages a second, 0 for no limit")
 	f.IntVar(&o.InFlight, "in-flight", 1, "messages sent at a time, up to 1000; if requeue is killed, this many may be sent twice")
 	f.BoolVar(&o.KeepAttempts, "keep-attempts", false, "give each message only one more attempt, instead of all its attempts")
-	f.StringVar(&o.To.Queue, "to-queue", "", "send the messages to this queue instead")
-	f.StringVar(&o.To.Exchange, "to-exchange", "", "send the messages to this exchange instead")
+	f.StringVar(&o.To.Queue, "to-queue", "", "send the messages to this queue instead of their own destinations")
+	f.StringVar(&o.To.Exchange, "to-exchange", "", "send the messages to this exchange instead of their own destinations")
 	f.StringVar(&o.To.RoutingKey, "routing-key", "", "routing key for --to-exchange")
 	return c
 }

@@ -321,5 +321,5 @@ func (s *sender) account(n int, err error) {
 		s.attempted.Add(int64(n))
 		s.confirmed.Add(int64(batch.Total - len(batch.Failed)))
 	}
-	// Any other error means that a message is invalid and nothing was sent.
+	// Any other error means that a message is invalid and nothing was sent, so there is nothing to count.
 }

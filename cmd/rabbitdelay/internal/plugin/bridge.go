@@ -55,14 +55,15 @@ producers that cannot be changed yet. It runs until stopped.`,
 	}
 	f := c.Flags()
 	f.StringVar(&r.x.Name, "exchange", "", "the name of the plugin's exchange")
-	f.StringVar(&r.x.Type, "type", "", "the exchange's x-delayed-type: "+strings.Join(bridge.Types(), ", "))
+	f.StringVar(&r.x.Type, "type", "", "the exchange's x-delayed-type, one of "+strings.Join(bridge.Types(), ", "))
 	f.IntVar(&r.concurrency, "concurrency", bridge.DefaultConcurrency, "messages from each queue that are handled at the same time, 1 to 16383")
 	f.StringVar(&r.probe, "probe", "", "serve /healthz, /readyz and /metrics on this `HOST:PORT`")
 	f.BoolVar(&r.dryRun, "dry-run", false, "show what would be declared, and declare nothing")
 	return c
 }
 
-// maxConcurrency is a quarter of AMQP's maximum prefetch.
+// maxConcurrency is a quarter of AMQP's maximum prefetch, because the client's default prefetch is four times the
+// concurrency.
 const maxConcurrency = math.MaxUint16 / 4
 
 func (r *bridgeRun) run(ctx context.Context) (err error) {

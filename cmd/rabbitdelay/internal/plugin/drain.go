@@ -57,7 +57,7 @@ it only after the broker has confirmed the new one.`,
 	f.StringVar(&r.o.State, "state", "rabbitdelay-plugin-drain.state", "the `file` that records the sent messages, for the next run")
 	f.StringSliceVar(&r.o.Exchanges, "exchange", nil, "move only the messages of these exchanges")
 	f.Var(&r.margin, "margin", "leave messages that are due sooner than this to the plugin, 10s or more")
-	f.StringSliceVar(&r.o.LeaveOut, "leave-out", nil, "send messages without this: expiration, user-id, priority (above 4), or a header such as x-death")
+	f.StringSliceVar(&r.o.LeaveOut, "leave-out", nil, "send messages without these properties: expiration, user-id, priority (above 4), or a header such as x-death")
 	r.Register(f, "show what would happen, and move nothing")
 	r.RegisterAudit(f)
 	f.BoolVar(&r.o.OtherBroker, "other-broker", false, "move the messages from the broker of --rabbitmqctl to a different one, the broker of --url")

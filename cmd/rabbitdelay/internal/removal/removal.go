@@ -58,8 +58,8 @@ type Step struct {
 	Name   string // for a binding, its description
 	Action Action // ActionDelete, ActionKeep or ActionAbsent
 	Reason string // why the object is kept
-	// Layout is the layout that the object belongs to. It is empty for objects that layouts share, and for objects
-	// that belong to no layout.
+	// Layout is the layout that the object belongs to. It is empty for objects that layouts share, and for objects that
+	// do not belong to any layout.
 	Layout string
 	// Messages and Consumers are the counts of a queue. For the plugin's exchange, Messages is the number of messages
 	// that it holds.

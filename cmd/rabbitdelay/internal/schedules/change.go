@@ -64,7 +64,7 @@ func (d *definition) register(f *pflag.FlagSet) {
 	d.registerTimetable(f)
 	f.StringVar(&d.misfire, "misfire", "", "what happens to occurrences that were missed in an outage: skip, once (the last of them) or all; default: once")
 	f.IntVar(&d.misfireLimit, "misfire-limit", 0, "with --misfire all, the maximum number of missed occurrences that still run; default: 100")
-	f.StringVar(&d.overlap, "overlap", "", "what happens while the last occurrence is pending: allow or skip; default: allow")
+	f.StringVar(&d.overlap, "overlap", "", "what happens to an occurrence while the previous one is pending: allow or skip; default: allow")
 	d.message.Register(f, "; edit replaces all of them")
 }
 

@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// again is the pause before serve retries after it could not start, for example without a broker.
+	// again is the pause before serve tries again after the broker or the database was unavailable.
 	again = 2 * time.Second
-	// opening is how long serve waits for a broker before it reports the problem.
+	// opening is how long serve waits for the broker in one attempt before it reports the problem.
 	opening = 10 * time.Second
 	// preparing is the timeout for reading and writing the database before the relay starts.
 	preparing = time.Minute
@@ -53,7 +53,7 @@ type relayPart struct {
 	client   *amqpx.Client
 	store    *schedule.Store // the store that relays
 	observed bool            // the metrics observe the client and the store
-	problem  error           // why it could not start
+	problem  error           // why it does not work at the moment; nil if it works
 }
 
 type relayed struct {
@@ -169,7 +169,8 @@ func (r *relayPart) once(ctx context.Context) error {
 	return store.Run(ctx)
 }
 
-// begun records that the process works, and clears the last problem.
+// begun records that the process works, clears the last problem, and starts to export metrics when it is called for the
+// first time.
 func (r *relayPart) begun(store *schedule.Store) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -182,8 +182,9 @@ func (c *collector) leaderless(ctx context.Context, names []string) error {
 
 // Leaderless finds those of the named queues that AMQP counts as empty because they have no leader, and marks them as
 // unavailable. If only the queue's process is gone, the management API does not reveal it either, because it continues
-// to show the last known state. Leaderless does not ask delay queues, because that would make their messages late. If
-// there is no management API (managed) and another queue has no leader, it treats their counts as unknown.
+// to show the last known state. Leaderless does not ask delay queues, because that would make their messages late.
+// Without the management API (managed is false), it treats the counts of delay queues as unknown if another queue has
+// no leader.
 func Leaderless(ctx context.Context, dial func(context.Context) (*amqp.Connection, error), prefix string, queues map[string]plan.Queue, names []string, managed bool) error {
 	var ask, delays []string
 	for _, name := range names {

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// permissionTimeout bounds the test of one permission, which a healthy broker answers in milliseconds. A broker without
+// permissionTimeout limits the test of one permission, which a healthy broker answers in milliseconds. A broker without
 // a majority for its metadata answers after 30 s, with an error that closes the connection.
 const permissionTimeout = 5 * time.Second
 

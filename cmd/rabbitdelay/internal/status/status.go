@@ -24,8 +24,8 @@ type Status struct {
 	// Layouts are the sets of delay queues, beginning with the ones of the configuration; nil if unknown.
 	Layouts []Layout `json:"layouts"`
 	DueSoon []Due    `json:"due_soon"`
-	// Destinations are the configured destinations and, if the management API is available, all other bound ones. It is
-	// nil if unknown.
+	// Destinations are the configured destinations and, if the management API is available, all other queues and
+	// exchanges that are bound to the delivery exchange. It is nil if unknown.
 	Destinations []Destination `json:"destinations"`
 	Parked       DeadLetters   `json:"parked"`
 	// Tasks is nil if there is no database, or if it could not be read.

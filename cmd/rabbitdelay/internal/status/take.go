@@ -85,7 +85,7 @@ func Take(ctx context.Context, src Source) (Status, error) {
 		s.snap.Tasks = &s.tasks.late
 		s.recount(ctx, src)
 	}
-	if s.tasks != nil && s.tasks.late.Unread != "" && s.snap == nil { // otherwise the doctor reports it
+	if s.tasks != nil && s.tasks.late.Unread != "" && s.snap == nil { // with a snapshot of the broker, the doctor reports it
 		s.uncheckedf(doctor.AreaDatabase, "recurring tasks and destinations of tasks: %s", s.tasks.late.Unread)
 	}
 	if s.tasks != nil && s.tasks.unheard != nil {

@@ -172,7 +172,7 @@ func (u *uniqueFlags) check(a *app.App) error {
 	}
 	for _, name := range []string{"unique-key", "on-conflict", "max-wait", "cooldown"} {
 		if a.Given(name) {
-			return fmt.Errorf("--%s: expected --unique-key with a key, such as reindex-42", name)
+			return fmt.Errorf("--%s only works with --unique-key; add a key, such as --unique-key reindex-42", name)
 		}
 	}
 	return nil

@@ -113,7 +113,7 @@ type when struct {
 
 func (w *when) registerDue(c *cobra.Command, fallback string) {
 	c.Flags().Var(&w.delay, "delay", "due this long from now, such as 1500ms, 30m or 7d"+fallback)
-	c.Flags().Var(&w.at, "at", `due at this time instead, such as 2026-01-31T08:00:00Z, "tomorrow 08:00 Europe/Berlin" or now`)
+	c.Flags().Var(&w.at, "at", `due time instead of --delay, such as 2026-01-31T08:00:00Z, "tomorrow 08:00 Europe/Berlin" or now`)
 }
 
 func (w *when) instant(a *app.App) (time.Time, error) {

@@ -146,8 +146,8 @@ func (x *tasks) resumeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resume {QUEUE | --exchange EXCHANGE}",
 		Short: "End the pause of a destination",
-		Long: `End a pause. Tasks that came due during the pause are sent immediately, or with
---spread at an even rate over a period.`,
+		Long: `End a pause. Tasks that came due during the pause are sent immediately, or at an
+even rate over a period with --spread.`,
 		Example: `  rabbitdelay tasks resume mail
   rabbitdelay tasks resume mail --spread 30m`,
 		Args: program.AtMostOneArg,
@@ -204,7 +204,7 @@ func (x *tasks) heldCommand() *cobra.Command {
 		Use:   "held",
 		Short: "List paused and rate-limited destinations",
 		Long: `List the destinations that are paused or have a rate limit, and how many due
-tasks wait because of it.`,
+tasks wait for that reason.`,
 		Example: `  rabbitdelay tasks held --json | jq -r 'select(.paused_at) | .queue'`,
 		Args:    program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -182,7 +182,7 @@ type totalLine struct {
 	Total int64 `json:"total"`
 }
 
-// maxBins keeps a histogram readable and its SQL statement short.
+// maxBins is the maximum number of steps of a histogram. It keeps the histogram readable and its SQL statement short.
 const maxBins = 1000
 
 func (x *tasks) countCommand() *cobra.Command {

@@ -24,8 +24,8 @@ func (x *tasks) reviveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revive {ID... | FILTER}",
 		Short: "Make failed tasks pending again",
-		Long: `Make failed tasks pending again, due now unless --delay or --at is given, with
-all their attempts. Select the tasks by id or by filters.`,
+		Long: `Make failed tasks pending again, with as many attempts as a new task. They are
+due now unless --delay or --at is given. Select the tasks by id or by filters.`,
 		Example: `  rabbitdelay tasks revive order-42-expire
   rabbitdelay tasks revive --queue mail --spread 10m`,
 		Args: cobra.ArbitraryArgs,

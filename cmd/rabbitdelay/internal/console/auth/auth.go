@@ -139,7 +139,7 @@ func (a *Auth) Login(w http.ResponseWriter, r *http.Request) error {
 		return r.Context().Err()
 	}
 	if !known && len(f.Users) > 0 {
-		u = f.Users[0] // so that an unknown name takes the same time
+		u = f.Users[0] // compare with some hash, so that an unknown name takes as long as a known one
 	}
 	if err := bcrypt.CompareHashAndPassword([]byte(u.Password), []byte(password)); err != nil || !known {
 		a.cfg.Logger.Warn("login failed", zap.String("name", name), zap.String("address", address))
@@ -183,7 +183,7 @@ func (a *Auth) nameOf(r *http.Request, name string) string {
 	case a.cfg.Prefix == "":
 		return "__Host-" + name
 	}
-	return "__Secure-" + name // __Host- requires the path /
+	return "__Secure-" + name // browsers accept the prefix __Host- only with the path /
 }
 
 func (a *Auth) cookieOf(r *http.Request, name, value string, life time.Duration) *http.Cookie {
@@ -222,7 +222,8 @@ func FormOK(c service.Caller, r *http.Request) bool {
 	return c.FormToken != "" && hmac.Equal([]byte(r.PostFormValue(service.FormTokenField)), []byte(c.FormToken))
 }
 
-// limiter limits the rate for each key, and forgets keys that have not been used for a while.
+// limiter limits the rate of attempts for each key, such as an address. When there are too many keys, it forgets those
+// that have not been used for a while.
 type limiter struct {
 	every time.Duration
 	burst int
@@ -246,7 +247,7 @@ func (l *limiter) allow(key string, now time.Time) bool {
 		if len(l.keys) >= maxKeys { // drop keys whose burst is fully available
 			maps.DeleteFunc(l.keys, func(_ string, k *rate.Limiter) bool { return k.TokensAt(now) >= float64(l.burst) })
 		}
-		if len(l.keys) >= maxKeys { // all keys are in use, which indicates a distributed attack
+		if len(l.keys) >= maxKeys { // all keys are in use, which indicates a distributed attack, so refuse new ones
 			return false
 		}
 		k = rate.NewLimiter(rate.Every(l.every), l.burst)

@@ -48,12 +48,12 @@ type Token struct {
 }
 
 const (
-	// MinPassword and MaxPassword are the allowed lengths in bytes. bcrypt accepts no more than 72.
+	// MinPassword and MaxPassword limit the length of a password in bytes. bcrypt accepts at most 72.
 	MinPassword = 10
 	MaxPassword = 72
 
 	keyBytes  = 32
-	tokenMark = "rdt_" // helps secret scanners to recognize a token
+	tokenMark = "rdt_" // helps secret scanners to recognise a token
 	maxName   = 64
 
 	// tokenPrefix precedes the name of a token in the name of its caller.
@@ -243,7 +243,7 @@ func sum(token string) string {
 }
 
 // change replaces a file atomically, and keeps its mode and owner. A reader sees either the old or the new content. A
-// lock serializes the changes by several processes.
+// lock serialises the changes by several processes.
 func change(path string, do func(*File)) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target

@@ -159,7 +159,7 @@ func (p *Pages) askBulk(r *request) (answer, error) {
 		return answer{}, err
 	}
 	filter, form := filterValues(f), typed(r.form)
-	if err == nil { // otherwise the user's input stays
+	if err == nil { // otherwise, the form keeps what the user has typed
 		maps.Copy(form, filter)
 	}
 	d := bulkData{
@@ -200,7 +200,7 @@ func (p *Pages) doBulk(r *request) (answer, error) {
 	if err != nil || count < 1 {
 		return answer{}, fieldError("count", "%q; expected the number that was confirmed", r.get("count"))
 	}
-	f.WithoutBody = false // WithoutBody is an option of List
+	f.WithoutBody = false // it only affects lists, and a bulk change reads no bodies anyway
 	j, err := p.svc.Bulk(r.Context(), r.who.Identity, f, action, count)
 	return answer{to: link("job", "id", j.ID)}, err
 }

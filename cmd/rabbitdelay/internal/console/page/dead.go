@@ -83,14 +83,14 @@ func (p *Pages) deadQueue(r *request) (answer, error) {
 type requeueData struct {
 	Fields  url.Values
 	Queue   string
-	Discard bool                   // discard the messages instead
+	Discard bool                   // the form discards the messages instead of requeueing them
 	Report  *inspect.RequeueReport // nil before the dry run
 	Chosen  int
 	Counted string // a digest of the form of the dry run
 	Again   bool   // the form has changed since the dry run
 	Results []requeueLine
 
-	Reasons, Destinations []string // to suggest
+	Reasons, Destinations []string // suggestions for the form's fields
 	Notes                 []string
 	Problem               string
 }

@@ -22,7 +22,7 @@ type nowData struct {
 	Dead      []deadLine
 	Relays    []relay
 	Unhandled int64
-	MayHold   bool          // whether consumers hold dead letters is unknown
+	MayHold   bool          // it is unknown whether consumers hold dead letters
 	Age       time.Duration // the age of the overview
 }
 

@@ -14,7 +14,7 @@ import (
 type Options struct {
 	// Title is at the top of every page, to tell two consoles apart. The default is "rabbitdelay".
 	Title string
-	// Color is the color of a line at the top of all pages, for example #c62828. By default, there is no line.
+	// Color is the colour of a line at the top of all pages, for example #c62828. By default, there is no line.
 	Color string
 	// TraceURL is a link to a task's trace, in which {id} is replaced by the trace ID. By default, there is no link.
 	TraceURL string

@@ -106,8 +106,8 @@ func (p *Pages) view(r *request, a answer) view {
 	return v
 }
 
-// rootOf returns the relative address of the console from a page at this path. All pages are one level deep, for which
-// it is empty. Only nested paths, which have no page, need "../".
+// rootOf returns the relative address of the console from a page at this path. It is empty for all pages, because they
+// are one level deep. Only nested paths, which have no page, need "../".
 func rootOf(at string) string {
 	return strings.Repeat("../", strings.Count(strings.TrimPrefix(at, "/"), "/"))
 }

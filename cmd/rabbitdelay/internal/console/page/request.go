@@ -29,7 +29,7 @@ type request struct {
 	prefs preferences
 	lang  *language
 	form  url.Values // the query parameters, overridden by the body of a POST
-	still bool       // the browser computes relative times itself
+	still bool       // leave out relative times, because the browser computes them itself
 }
 
 // answer is a page or a redirect.

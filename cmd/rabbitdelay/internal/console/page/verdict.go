@@ -42,7 +42,7 @@ type reason struct {
 // Class returns the level's CSS class.
 func (r reason) Class() string { return verdict{Level: r.Level}.Class() }
 
-// Word describes the level in one word, for users who do not see colors.
+// Word describes the level in one word, for users who do not see colours.
 func (r reason) Word() string { return [...]string{"good", "warning", "problem"}[r.Level] }
 
 // stale is the age above which an overview is outdated.
@@ -201,7 +201,7 @@ const (
 
 type addReason = func(level int, href, text string, detail ...string)
 
-// addFailures adds a reason if tasks have failed. It is more urgent the more of them failed in the last hour.
+// addFailures adds a reason if tasks have failed. The reason is more urgent if many of them failed in the last hour.
 func addFailures(l *language, o service.Overview, add addReason) {
 	var all int64
 	if o.Status.Tasks != nil {

@@ -265,7 +265,7 @@ func (c *Core) discard(ctx context.Context, w *working, client *amqpx.Client, o 
 	}
 	path := c.discardPath(w.now().ID, 1)
 	f, err := inspect.CreateSaveFile(path)
-	for n := 2; errors.Is(err, fs.ErrExist); n++ { // the job was continued
+	for n := 2; errors.Is(err, fs.ErrExist); n++ { // the job was continued, and its earlier runs have written files
 		path = c.discardPath(w.now().ID, n)
 		f, err = inspect.CreateSaveFile(path)
 	}

@@ -369,7 +369,7 @@ func deleteQueueStep(ctx context.Context, s *channels.Session, step removal.Step
 	d := deleted(err)
 	d.Messages = n
 	if n > 0 {
-		d.err = fmt.Errorf("%d %w", n, ErrMessagesDeleted)
+		d.err = fmt.Errorf("%w: %d", ErrMessagesDeleted, n)
 	}
 	return d
 }

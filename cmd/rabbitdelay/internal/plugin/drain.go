@@ -218,7 +218,7 @@ func (r *drainRun) print(took time.Duration) error {
 		a.Notef("note: did not read %s in other virtual hosts or for other exchanges", shown.Count(rep.Other, "message", "messages"))
 	}
 	if rep.Elsewhere > 0 {
-		a.Notef("note: %d other nodes have their own tables; run the command for each node", rep.Elsewhere)
+		a.Notef("note: %s; run the command for each node", shown.Count(rep.Elsewhere, "other node has its own table", "other nodes have their own tables"))
 	}
 	return nil
 }

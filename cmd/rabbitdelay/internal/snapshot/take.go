@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/channels"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -301,7 +302,7 @@ func (c *collector) passive(ctx context.Context) (plan.State, error) {
 		}
 	}
 	if hidden > 0 {
-		c.uncheckedf(doctor.AreaObjects, "%d objects could not be seen; RabbitMQ %s requires a permission for each", hidden, c.snap.Version)
+		c.uncheckedf(doctor.AreaObjects, "%s could not be seen; RabbitMQ %s requires a permission for each", shown.Count(hidden, "object", "objects"), c.snap.Version)
 	}
 	return found, nil
 }

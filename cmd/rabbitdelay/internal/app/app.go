@@ -16,7 +16,7 @@ import (
 
 // Exit codes in addition to those of every program. docs/commands/README.md lists all of them.
 const (
-	ExitToDo    = 2 // plan: there are changes to make; requeue, plugin drain: some messages stayed
+	ExitToDo    = 2 // plan: there are changes to make; requeue, discard, plugin drain: some messages stayed
 	ExitUnseen  = 2 // doctor, status, trace, plan, plugin status: some parts could not be inspected
 	ExitTimeout = 3 // consume: fewer messages arrived than requested
 )

@@ -99,7 +99,8 @@ func ExportCommand(a *app.App) *cobra.Command {
 		Use:   "export",
 		Short: "Print what apply would create, for other tools",
 		Long: `Print all objects defined by the settings and the file, in the format of
-RabbitMQ's definitions import or of its Kubernetes operator. It does not need a broker.`,
+RabbitMQ's definitions import or of its Kubernetes operator. It does not need a
+broker.`,
 		Example: `  rabbitdelay export -f delays.yaml > definitions.json
   rabbitdelay export -f delays.yaml --boot-user admin \
     --boot-password-file secret > definitions.json

@@ -309,10 +309,11 @@ Select the tasks by id or by filters.`,
 			if err != nil {
 				return err
 			}
-			b.detail = "to " + shown.Instant(at)
-			if x.Given("delay") {
+			if x.Given("delay") { // a repeated command must be able to give the same time, which is shown in milliseconds
+				at = at.Add(time.Millisecond - 1).Truncate(time.Millisecond)
 				b.due = shown.Instant(at)
 			}
+			b.detail = "to " + shown.Instant(at)
 			return b.run(c, ids, schedule.BulkReschedule(at), func(s *taskview.Store, ctx context.Context, tx schedule.Executor, id string) error {
 				return s.Reschedule(ctx, tx, id, at)
 			})

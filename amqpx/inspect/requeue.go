@@ -219,9 +219,9 @@ func (o *RequeueOptions) Validate(prefix string) error {
 	}
 	switch {
 	case o.From != nil && (o.Queue != "" || o.Discard):
-		return bad("From", "From", "unset with Queue or Discard")
+		return fmt.Errorf("%w: requeue: From is set together with Queue or Discard; set only one of them", amqpx.ErrConfig)
 	case o.Save != nil && !o.Discard:
-		return bad("Save", "Save", "none without Discard")
+		return fmt.Errorf("%w: requeue: Save is set without Discard; set both or neither", amqpx.ErrConfig)
 	case o.From == nil && (o.Queue == "" || len(o.Queue) > topology.MaxRoutingKey):
 		return bad("Queue", o.Queue, "the name of a dead-letter queue, or "+topology.ParkedQueue(prefix))
 	case naming.Reserved(prefix, o.Queue) && o.Queue != topology.ParkedQueue(prefix):
@@ -232,8 +232,10 @@ func (o *RequeueOptions) Validate(prefix string) error {
 		return bad("Limit", o.Limit, "0 or more")
 	case o.Rate < 0 || math.IsNaN(o.Rate):
 		return bad("Rate", o.Rate, "0 or more messages a second")
-	case o.Filter.OlderThan < 0 || o.Filter.NewerThan < 0:
-		return bad("Filter", fmt.Sprintf("%v, %v", o.Filter.OlderThan, o.Filter.NewerThan), "durations of 0 or more")
+	case o.Filter.OlderThan < 0:
+		return bad("Filter.OlderThan", o.Filter.OlderThan, "0 or more")
+	case o.Filter.NewerThan < 0:
+		return bad("Filter.NewerThan", o.Filter.NewerThan, "0 or more")
 	case slices.ContainsFunc(o.Filter.Reasons, func(reason string) bool { return !slices.Contains(deadReasons, reason) }):
 		return bad("Reasons", strings.Join(o.Filter.Reasons, ", "), strings.Join(deadReasons, ", "))
 	case o.Discard && o.To != topology.Destination{}:

@@ -68,7 +68,7 @@ func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination,
 		return fmt.Errorf("%w: %w", ErrConfig, &topology.FieldError{Field: "spread", Value: spread, Want: "0 to " + topology.FormatDuration(longest)})
 	}
 	if reason := units.Duration(spread); reason != "" {
-		return fmt.Errorf("%w: spread is %s", ErrConfig, reason)
+		return fmt.Errorf("%w: the spread is %s", ErrConfig, reason)
 	}
 	err := s.changeGate(ctx, ex, "resuming", d, func(c rows.Conn, g *rows.Gate) error {
 		if !g.Paused() {

@@ -80,10 +80,10 @@ var (
 	processOptions = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(processAttributes...)}
 )
 
-// outcomes lists the outcomes that messaging.process.duration distinguishes, in the order of destination.processed. It
-// does not contain OutcomeReturned, so a message that its handler sends back is not recorded.
+// outcomes lists the outcomes that messaging.process.duration distinguishes, in the order of destination.processed.
 var outcomes = [...]amqpx.Outcome{
-	amqpx.OutcomeAcked, amqpx.OutcomeRetried, amqpx.OutcomeSnoozed, amqpx.OutcomeDeadLettered, amqpx.OutcomeRequeued, amqpx.OutcomeLost,
+	amqpx.OutcomeAcked, amqpx.OutcomeRetried, amqpx.OutcomeSnoozed, amqpx.OutcomeDeadLettered, amqpx.OutcomeRequeued,
+	amqpx.OutcomeReturned, amqpx.OutcomeLost,
 }
 
 // options caches the recording options for one set of attributes.

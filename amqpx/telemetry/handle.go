@@ -72,14 +72,15 @@ const (
 	latenessKey = attribute.Key("rabbitdelay.lateness") // seconds
 )
 
-// handleErrors are the values of error.type for a handler. The first value means success, which includes a snooze.
+// handleErrors are the values of error.type for a handler. The first value means success, which
+// includes a snooze and a message that arrived early.
 var handleErrors = [...]string{"", "panic", "rejected", "timeout", "canceled", other}
 
 // handleError returns the index in handleErrors for the result of a handler.
 func handleError(e amqpx.HandleEnd) int {
 	class := other
 	switch {
-	case e.Err == nil, amqpx.IsSnoozed(e.Err):
+	case e.Err == nil, amqpx.IsSnoozed(e.Err), e.Outcome == amqpx.OutcomeReturned:
 		return 0
 	case e.Panicked:
 		class = "panic"

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -23,8 +24,12 @@ const (
 
 func TestMetricsOfMessages(t *testing.T) {
 	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
+		early := true
 		stop := s.consume("orders", func(_ context.Context, d *amqpx.Delivery) error {
 			switch {
+			case d.ID == "early" && early: // as schedule's handlers decide by the database's clock
+				early = false
+				return &lasthop.EarlyError{Offset: -time.Minute}
 			case d.ID == "panics":
 				panic("oh")
 			case d.ID == "rejected":
@@ -34,7 +39,7 @@ func TestMetricsOfMessages(t *testing.T) {
 			}
 			return failing(1)(t.Context(), d)
 		}, amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
-		for _, id := range []string{"panics", "rejected", "snoozed", "fine"} {
+		for _, id := range []string{"early", "panics", "rejected", "snoozed", "fine"} {
 			check(t, s.Send(t.Context(), amqpx.Message{ID: id, Queue: "orders", Delay: time.Second}))
 		}
 		for range 3 {
@@ -45,17 +50,19 @@ func TestMetricsOfMessages(t *testing.T) {
 		stop()
 		m := s.metrics()
 		const sent, handled = "messaging.client.operation.duration", "messaging.process.duration"
-		m.want(t, 4+2+2, sent, destination, "orders", "error.type", "") // four messages, three retries and a snooze
+		// Five messages, four retries, a snooze and the message that was sent back.
+		m.want(t, 5+4+1+1, sent, destination, "orders", "error.type", "")
 		m.want(t, 3, sent, destination, "orders", "error.type", "invalid")
 		m.want(t, 1, sent, destination, "events", "error.type", "invalid")
 		m.want(t, 2, sent, destination, "orders.dead", "error.type", "")
-		m.want(t, 2, handled, outcome, "acked", "error.type", "")
+		m.want(t, 3, handled, outcome, "acked", "error.type", "")
 		m.want(t, 1, handled, outcome, "retried", "error.type", "panic")
-		m.want(t, 2, handled, outcome, "retried", "error.type", "_OTHER")
+		m.want(t, 3, handled, outcome, "retried", "error.type", "_OTHER")
 		m.want(t, 1, handled, outcome, "snoozed", "error.type", "")
+		m.want(t, 1, handled, outcome, "returned", "error.type", "")
 		m.want(t, 1, handled, outcome, "dead-lettered", "error.type", "panic")
 		m.want(t, 1, handled, outcome, "dead-lettered", "error.type", "rejected")
-		m.want(t, 8, "rabbitdelay.lateness", destination, "orders")
+		m.want(t, 11, "rabbitdelay.lateness", destination, "orders")
 	})
 }
 

@@ -124,7 +124,7 @@ func compile(s *rows.Schedule) (t *timetable.Timetable, problems []*rows.FieldEr
 		if s.Cron == "" {
 			bad("Cron", "neither a cron expression nor an interval is set; expected one of them")
 		} else {
-			bad("Cron", "both a cron expression (%q) and an interval (%s) are set; expected one of them", s.Cron, topology.FormatDuration(s.Every))
+			bad("Cron", "both a cron expression (%q) and an interval (%s) are set; expected only one of them", s.Cron, topology.FormatDuration(s.Every))
 		}
 		return nil, problems
 	case s.Every < 0 || s.Every > rows.MaxEvery || s.Every%time.Second != 0:

@@ -60,7 +60,7 @@ type ends struct {
 func endsOf(list []taskview.CompletionStats) []ends {
 	millis := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	if list == nil {
-		return nil // it was not read
+		return nil // the history was not read
 	}
 	out := make([]ends, len(list))
 	for i, e := range list {

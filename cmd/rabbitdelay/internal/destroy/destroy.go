@@ -302,7 +302,7 @@ func (d *destroyer) finish() {
 }
 
 // ErrMessagesDeleted is wrapped by the *live.ObjectError of a quorum queue that received a message between the last
-// count and its deletion. It cannot be avoided, because the broker does not support the condition that a quorum queue
+// count and its deletion. This cannot be avoided, because the broker does not support the condition that a quorum queue
 // is deleted only if it is empty.
 var ErrMessagesDeleted = errors.New("messages that arrived after the last count were deleted with the queue")
 

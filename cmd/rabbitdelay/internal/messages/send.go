@@ -209,7 +209,7 @@ func (s *sender) open(ctx context.Context, c *config.Config) (*amqpx.Client, []s
 	return client, missing, err
 }
 
-// sendAll sends several batches concurrently. After the first error, it starts no further batch.
+// sendAll sends several batches concurrently. After the first error, it does not start any more batches.
 func (s *sender) sendAll(ctx context.Context, client *amqpx.Client, bar term.Progress) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

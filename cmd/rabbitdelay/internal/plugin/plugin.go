@@ -24,7 +24,7 @@ import (
 // pluginTimeout is the timeout of plugin status. On RabbitMQ 3.10, each count reads the whole table.
 const pluginTimeout = 2 * time.Minute
 
-// answering is how long the management API may take to answer at all.
+// answering is how long the management API may take to answer the first request.
 const answering = 10 * time.Second
 
 type pluginStatus struct {

@@ -126,8 +126,8 @@ func (c *collector) nodes(ctx context.Context) {
 	}
 }
 
-// alarms reads the alarms from a health check that every user may read. It answers 503 with a list of the alarms if
-// there are any.
+// alarms reads the alarms from a health check that every user may read. The health check answers 503 with a list of the
+// alarms if there are any.
 func (c *collector) alarms(ctx context.Context) {
 	_, err := c.src.Management.Call(ctx, http.MethodGet, "/api/health/checks/alarms", nil, nil)
 	status, ok := errors.AsType[*live.StatusError](err)

@@ -107,7 +107,7 @@ func (s seen) sent() *Sent {
 func (s seen) count(queue string) Count {
 	q := s.snap.Live.Queues[queue]
 	n := Count{Ready: q.Ready(), Unknown: q.Unknown()}
-	if s.snap.Live.BindingsKnown && !q.Partial() { // the management API has counted
+	if s.snap.Live.BindingsKnown && !q.Partial() { // the management API has counted the messages that are not ready
 		n.Leaving, n.Unacked = new(q.Leaving), new(q.Unacked)
 	}
 	return n

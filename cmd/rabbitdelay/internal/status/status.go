@@ -92,7 +92,7 @@ func (c Count) plus(o Count) Count {
 // Total returns the sum of the known counts.
 func (c Count) Total() int64 { return c.Ready + known(c.Leaving) + known(c.Unacked) }
 
-// InTransit returns the messages that are not ready; nil if unknown.
+// InTransit returns the number of messages that are not ready; nil if unknown.
 func (c Count) InTransit() *int64 { return sum(c.Leaving, c.Unacked) }
 
 // Complete reports whether Total is the number of all messages.

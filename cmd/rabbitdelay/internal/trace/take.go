@@ -165,7 +165,7 @@ func (t *Trace) row(ctx context.Context, store *taskview.Store, s status.Status)
 	task, err := store.Get(ctx, schedule.NoTx, t.ID)
 	switch {
 	case errors.Is(err, schedule.ErrNotFound):
-		t.TasksKnown, t.Effects = true, []taskview.Effect{} // they are deleted with the task
+		t.TasksKnown, t.Effects = true, []taskview.Effect{} // there are none, because they are deleted with the task
 		return
 	case err != nil:
 		t.unchecked(doctor.AreaDatabase, err)

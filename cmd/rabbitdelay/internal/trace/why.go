@@ -61,8 +61,8 @@ type explainer struct {
 	say Words
 }
 
-// count returns n with its noun, translated. That is one if n is 1, and otherwise many with the number in place of its
-// placeholder.
+// count returns n with its noun, translated. It uses the text one if n is 1, and otherwise the text many, with the
+// number in place of its placeholder.
 func (e explainer) count(n int64, one, many string) string {
 	if n == 1 {
 		return e.say(one)
@@ -84,7 +84,7 @@ func (e explainer) task(k schedule.TaskRow) string {
 		return e.say("it is done: its effect was committed at %s", shown.Instant(k.FinishedAt))
 	case schedule.StatusCancelled:
 		text := e.say("it was cancelled at %s, before its effect", shown.Instant(k.FinishedAt))
-		if k.LastError != "" { // perhaps the task that superseded it
+		if k.LastError != "" { // it may name the task that superseded this one
 			text += e.say(", the last error: %s", k.LastError)
 		}
 		return text

@@ -131,7 +131,7 @@ func (c *Core) Note(ctx context.Context, who Identity, e Entry) {
 
 const (
 	purgeEvery = 10 * time.Minute
-	purgeAgain = 15 * time.Second // after a failure
+	purgeAgain = 15 * time.Second // the pause after a failure
 )
 
 // purgeOld deletes old entries until the Core is closed.

@@ -80,7 +80,7 @@ func (o Overview) AlarmsKnown() bool { return o.Alarms != nil }
 // ClientsKnown reports whether the connections of clients could be read.
 func (o Overview) ClientsKnown() bool { return o.Status.Clients != nil }
 
-// Away reports whether an area, the broker or the database, does not answer, and why.
+// Away reports whether the area, which is the broker or the database, does not answer, and why.
 func (o Overview) Away(area doctor.Area) (why string, away bool) {
 	i := slices.IndexFunc(o.Status.Unchecked, func(u doctor.Unchecked) bool { return u.Area == area })
 	if i < 0 {

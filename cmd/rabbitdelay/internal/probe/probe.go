@@ -118,8 +118,8 @@ func NewMetrics() (*Metrics, error) {
 	return m, err
 }
 
-// Observe starts to export the metrics of a client, its queues, and a store unless it is nil. The destinations are
-// those in the configuration.
+// Observe starts to export the metrics of a client and its queues and, if store is not nil, of a store. The
+// destinations are those in the configuration.
 func (m *Metrics) Observe(client *amqpx.Client, store *schedule.Store, destinations []topology.Destination) error {
 	_, err := m.ObserveClient(client)
 	_, queuesErr := m.ObserveQueues(client, destinations)

@@ -54,7 +54,8 @@ func (c *collector) management(ctx context.Context) error {
 	return nil
 }
 
-// overview reads the exchange types. It returns why the broker does not count messages, or an empty string if it does.
+// overview reads the exchange types. It returns why the broker does not count messages, or an empty string if the
+// broker counts them.
 func (c *collector) overview(ctx context.Context) (uncounted string) {
 	var overview struct {
 		Types []struct {

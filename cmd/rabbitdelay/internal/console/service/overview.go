@@ -60,7 +60,7 @@ type Ended struct{ Done, Failed, FailedBefore, FailedDay, Retried int64 }
 // Rates are rates in messages per second.
 type Rates struct{ In, Out float64 }
 
-// Blind returns why the overview shows nothing about the broker, or an empty string if it does.
+// Blind returns why the overview shows nothing about the broker, or an empty string if the overview shows the broker.
 func (o Overview) Blind() string {
 	switch {
 	case o.Status.Broker != nil:

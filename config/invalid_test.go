@@ -52,6 +52,10 @@ func TestInvalid(t *testing.T) {
 			`line 1, column 1: delay.bucket.layout: unknown key "delay.bucket.layout"; expected one of bindings, broker, database, delay, destinations, exchanges, queues, schedules, serve; write it as a mapping: delay: {bucket: {layout: …}}`}},
 		{"x- below the document", "queues:\n- {name: q, x-max-length: 5}\n", "", []string{
 			`line 2, column 13: queues[0].x-max-length: unknown key "x-max-length"; expected one of arguments, dead_letter, delivery_limit, max_length, max_length_bytes, message_ttl, name, overflow, single_active_consumer, type; did you mean max_length?`}},
+		{"x- beside arguments", "exchanges:\n- {name: e, type: topic, x-note: 5}\n", "", []string{
+			`line 2, column 26: exchanges[0].x-note: unknown key "x-note"; expected one of alternate_exchange, arguments, auto_delete, internal, name, type; an argument of RabbitMQ belongs below arguments of a queue, an exchange or a binding`}},
+		{"argument of a queue in a destination", "destinations:\n- {queue: q, x-max-length: 5}\n", "", []string{
+			`line 2, column 14: destinations[0].x-max-length: unknown key "x-max-length"; expected one of dead_letter, exchange, lead, name, queue, rate_limit, retry, routing_key; an argument of RabbitMQ belongs below arguments of a queue, an exchange or a binding`}},
 		{"section is text", "broker: amqp://guest:hunter2@host\n", "", []string{
 			"line 1, column 9: broker: expected a mapping with the keys connection_name, declare, dial_timeout, external_auth, heartbeat, held_bytes, management_url, max_body, max_in_flight, max_route_queues, password, password_file, reconnect_max, reconnect_min, send_timeout, tls, url, urls, username; got a single value"}},
 		{"value is a list", "broker:\n  url: [amqp://guest:hunter2@host]\n", "", []string{

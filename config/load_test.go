@@ -427,6 +427,39 @@ destinations:
 	}
 }
 
+// Keys that start with x- are ignored in nested mappings too, and in mappings that are merged into others. Names that the
+// user chooses and arguments of queues are kept.
+func TestExtensionKeys(t *testing.T) {
+	c, err := load([]byte(`
+broker: {x-team: [a, b], max_in_flight: 7}
+delay: {x-why: '${RD_TEST_UNSET}', bucket: {layout: hex, x-why: 1}}
+queues:
+- {name: q, arguments: {x-max-priority: 5, x-own: 1}, type: classic}
+destinations:
+- &first {queue: first, x-note: "keep", retry: {max_attempts: 3, x-note: {}}}
+- {<<: *first, queue: second}
+schedules:
+- {name: s, every: 1m, queue: first, body: b, headers: {x-tenant: shop}, x-owner: me}
+`), Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	retry := &topology.Retry{MaxAttempts: 3}
+	want := []topology.Destination{{Queue: "first", Retry: retry}, {Queue: "second", Retry: retry}}
+	if !reflect.DeepEqual(c.Topology.Destinations, want) {
+		t.Errorf("load with x- keys: got the destinations %+v, want %+v", c.Topology.Destinations, want)
+	}
+	if got := c.Broker.MaxInFlight; got != 7 {
+		t.Errorf("load with an x- key in broker: got max_in_flight %d, want 7", got)
+	}
+	if got, want := c.Topology.Queues[0].Arguments, map[string]any{"x-max-priority": int64(5), "x-own": int64(1)}; !reflect.DeepEqual(got, want) {
+		t.Errorf("load of a queue: got the arguments %v, want %v", got, want)
+	}
+	if got, want := c.Schedules[0].Task.Headers, map[string]string{"x-tenant": "shop"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("load of a schedule: got the headers %v, want %v", got, want)
+	}
+}
+
 // The management API may have a certificate from a private authority even if AMQP is not encrypted.
 func TestPrivateAuthorityOfTheManagementAPI(t *testing.T) {
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("[]")) }))

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 )
 
@@ -15,9 +16,11 @@ func Schema() []byte {
 	root["title"] = "rabbitdelay"
 	root["description"] = "Settings and topology of rabbitdelay; `rabbitdelay validate -f FILE` checks the values too."
 	root["type"] = []string{"object", "null"}
-	root["patternProperties"] = map[string]any{"^x-": map[string]any{"description": "ignored; for YAML anchors"}}
+	delete(root, "propertyNames") // at the top level, every key that begins with x- is ignored
 	root["$defs"] = map[string]any{
-		"variable": map[string]any{"type": "string", "pattern": `\$\{`, "description": "contains environment variables, ${NAME} or ${NAME:-value}"},
+		"extension": map[string]any{"description": "ignored; for notes and YAML anchors"},
+		"key":       map[string]any{"not": map[string]any{"enum": argument.Names()}, "description": "not an argument of RabbitMQ, which belongs below arguments"},
+		"variable":  map[string]any{"type": "string", "pattern": `\$\{`, "description": "contains environment variables, ${NAME} or ${NAME:-value}"},
 	}
 	text, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
@@ -42,6 +45,10 @@ func schemaOf(s *yamldoc.Shape) map[string]any {
 			properties[key] = schemaOf(f)
 		}
 		out["type"], out["properties"], out["additionalProperties"] = "object", properties, false
+		if s.Extensible {
+			out["patternProperties"] = map[string]any{"^x-": ref("extension")}
+			out["propertyNames"] = ref("key")
+		}
 	case yamldoc.Table:
 		out["type"] = "object"
 	case yamldoc.List:
@@ -70,5 +77,7 @@ func schemaOf(s *yamldoc.Shape) map[string]any {
 }
 
 func orVariable(kinds ...any) []any {
-	return append(kinds, map[string]any{"$ref": "#/$defs/variable"})
+	return append(kinds, ref("variable"))
 }
+
+func ref(name string) map[string]any { return map[string]any{"$ref": "#/$defs/" + name} }

@@ -75,7 +75,17 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 		"queues: [{name: q, message_ttl: 1h30m}]\n":          true,
 		"queues: [{name: 5}]\n":                              false,
 		"queues: [{name: q, arguments: {x: [1, {a: b}]}}]\n": true,
-		"queues:\n": true,
+		"queues:\n":                         true,
+		"x-note: {a: 1}\nx-max-length: 5\n": true,
+		"broker: {x-note: 1}\n":             true,
+		"delay: {x-a: [1], bucket: {x-b: {}}, previous: [{layout: hex, x-c: 1}]}\n":                     true,
+		"destinations: [{queue: q, x-note: a, retry: {x-b: 1}, rate_limit: {per_second: 1, x-c: 1}}]\n": true,
+		"destinations: [{queue: q, x-max-length: 5}]\n":                                                 false,
+		"schedules: [{name: s, every: 1m, queue: q, body: b, x-note: a}]\n":                             true,
+		"queues: [{name: q, x-note: a}]\n":                                                              false,
+		"queues: [{name: q, arguments: {x-max-priority: 5}, type: classic}]\n":                          true,
+		"exchanges: [{name: e, type: topic, x-note: a}]\n":                                              false,
+		"bindings: [{exchange: e, queue: q, x-match: all}]\n":                                           false,
 	} {
 		var value any
 		if err := yaml.Unmarshal([]byte(doc), &value); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/internal/yamldoc"
 )
 
@@ -40,6 +41,7 @@ func ParseYAML(data []byte, opts ...Option) (Topology, error) {
 // programs use ParseYAML.
 func YAMLFields(doc *yamldoc.Reader, t *Topology) map[string]yamldoc.Field {
 	d := &decoder{doc}
+	doc.Reserved = argument.Names()
 	return map[string]yamldoc.Field{
 		"exchanges":    list(d, &t.Exchanges, d.readExchange),
 		"queues":       list(d, &t.Queues, d.readQueue),

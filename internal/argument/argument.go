@@ -1,5 +1,7 @@
 package argument
 
+import "slices"
+
 // These are the RabbitMQ arguments that rabbitdelay sets and compares.
 const (
 	QueueType            = "x-queue-type"
@@ -17,6 +19,20 @@ const (
 	Expires              = "x-expires"
 	MaxPriority          = "x-max-priority"
 )
+
+// Names returns the names of RabbitMQ's arguments that begin with x-, sorted. It also contains those that rabbitdelay
+// passes on without a meaning of its own.
+func Names() []string {
+	names := []string{
+		QueueType, MessageTTL, DeadLetterExchange, DeadLetterRoutingKey, DeadLetterStrategy, Overflow, MaxLength, MaxLengthBytes,
+		DeliveryLimit, SingleActiveConsumer, DelayedType, Expires, MaxPriority,
+		"x-consumer-timeout", "x-delayed-retry-max", "x-delayed-retry-min", "x-delayed-retry-type", "x-match", "x-max-age",
+		"x-max-in-memory-bytes", "x-max-in-memory-length", "x-queue-leader-locator", "x-queue-master-locator", "x-queue-mode",
+		"x-queue-version", "x-quorum-initial-group-size", "x-quorum-target-group-size", "x-stream-max-segment-size-bytes",
+	}
+	slices.Sort(names)
+	return names
+}
 
 // These are values of Overflow and DeadLetterStrategy.
 const (

@@ -27,6 +27,8 @@ type Reader struct {
 	Hidden func(path string) bool
 	// Known returns a description of the whole document, for hints about where an unknown key belongs. It may be nil.
 	Known func() *Shape
+	// Reserved lists keys that begin with x- and have a meaning elsewhere. Below the top level they are unknown keys.
+	Reserved []string
 
 	root  *yaml.Node
 	shape *Shape // the shape being described; nil while a document is read
@@ -129,10 +131,13 @@ func (r *Reader) expected(n *yaml.Node, path, what string) {
 	}
 }
 
-// Mapping reads a mapping with the given keys.
+// Mapping reads a mapping with the given keys. As in compose files, it ignores other keys that begin with x-, which can
+// contain notes or anchors. Two kinds of them are nevertheless unknown keys below the top level, because they look like
+// broker arguments that have been written in the wrong place: reserved keys, and all keys in a mapping that also has the
+// key arguments.
 func (r *Reader) Mapping(n *yaml.Node, path string, fields map[string]Field) {
 	if r.shape != nil {
-		r.shape.Kind, r.shape.Fields = Object, map[string]*Shape{}
+		r.shape.Kind, r.shape.Fields, r.shape.Extensible = Object, map[string]*Shape{}, extensible(path, fields)
 		for key, read := range fields {
 			r.shape.Fields[key] = r.below(strings.TrimPrefix(path+"."+key, "."), read)
 		}
@@ -148,17 +153,28 @@ func (r *Reader) Mapping(n *yaml.Node, path string, fields map[string]Field) {
 		switch {
 		case ok:
 			r.Value(value, at, read)
-		case path == "" && strings.HasPrefix(key.Value, "x-"): // a key for anchors, as in compose files
+		case strings.HasPrefix(key.Value, "x-") && extensible(path, fields) && (path == "" || !slices.Contains(r.Reserved, key.Value)):
 		default:
 			r.Failf(key, at, "unknown key %q; expected one of %s%s", Clip(key.Value), keys, r.hint(key.Value, path, fields))
 		}
 	})
 }
 
+// argumentsKey is the key of a mapping's broker arguments.
+const argumentsKey = "arguments"
+
+// extensible reports whether a mapping may have keys that begin with x-.
+func extensible(path string, fields map[string]Field) bool {
+	return path == "" || fields[argumentsKey] == nil
+}
+
 // hint returns what the writer of an unknown key may have meant, with "; " in front, or "".
 func (r *Reader) hint(key, path string, fields map[string]Field) string {
 	if meant := naming.DidYouMean(key, slices.Sorted(maps.Keys(fields))); meant != "" {
 		return meant
+	}
+	if strings.HasPrefix(key, "x-") {
+		return "; an argument of RabbitMQ belongs below " + argumentsKey + " of a queue, an exchange or a binding"
 	}
 	if r.Known == nil || strings.Contains(key, "://") {
 		return ""

@@ -8,12 +8,15 @@ import (
 
 // Shape describes the values that the functions which read a document accept.
 type Shape struct {
-	Kind    Kind
-	Null    bool              // whether the value may be left empty
-	Fields  map[string]*Shape // for Object
-	Item    *Shape            // for List
-	Meaning string
-	Default string
+	Kind   Kind
+	Null   bool              // whether the value may be left empty
+	Fields map[string]*Shape // for Object
+	// Extensible reports, for Object, whether keys that begin with x- are ignored. Below the top level, the reader's
+	// Reserved keys are not.
+	Extensible bool
+	Item       *Shape // for List
+	Meaning    string
+	Default    string
 }
 
 // Kind is a value's type in a Shape.

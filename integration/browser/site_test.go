@@ -54,7 +54,10 @@ func newSite(t *testing.T, b *broker.Broker, delay, databaseURL string, db *sql.
 	if err := schedule.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	dir, err := os.MkdirTemp(t.TempDir(), "") // its group cannot write to it, whatever the umask is
+	if err != nil {
+		t.Fatal(err)
+	}
 	file, users := filepath.Join(dir, "delays.yaml"), filepath.Join(dir, "users.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, settings, b.URL(), b.ManagementURL(), delay), 0o600); err != nil {
 		t.Fatal(err)

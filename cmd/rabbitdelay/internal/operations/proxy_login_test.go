@@ -86,7 +86,9 @@ func TestServeBehindAProxyWithALogin(t *testing.T) {
 	startNginx(t, proxy, console)
 	file := filepath.Join(t.TempDir(), "delays.yaml")
 	suite.MustSucceed(t, os.WriteFile(file, fmt.Appendf(nil, serveBehindProxy, nobody), 0o600))
-	users := filepath.Join(t.TempDir(), "users.yaml")
+	folder, err := os.MkdirTemp(t.TempDir(), "") // its group cannot write to it, whatever the umask is
+	suite.MustSucceed(t, err)
+	users := filepath.Join(folder, "users.yaml")
 	made := suite.RunCLI(t.Context(), "users", "token", "deploy", "--role", "operator", "--users", users)
 	if made.Code != 0 {
 		t.Fatalf("users token: got %v, want exit code 0", made)

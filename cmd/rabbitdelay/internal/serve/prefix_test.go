@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -21,7 +22,11 @@ import (
 // events stay below the prefix, whether or not the proxy strips it.
 func TestServeBelowAPrefix(t *testing.T) {
 	const prefix = "/ops/delays"
-	users := filepath.Join(t.TempDir(), "users.yaml")
+	folder, err := os.MkdirTemp(t.TempDir(), "") // its group cannot write to it, whatever the umask is
+	if err != nil {
+		t.Fatal(err)
+	}
+	users := filepath.Join(folder, "users.yaml")
 	added := clitest.RunWith(t.Context(), "correct horse battery\n", "users", "add", "anna", "--role", "operator", "--users", users)
 	if added.Code != 0 {
 		t.Fatalf("users add: got %v, want exit code 0", added)

@@ -194,7 +194,11 @@ func TestServeWithoutDatabase(t *testing.T) {
 // With --probe, only that address answers probes, and the main address does not.
 func TestServeProbe(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
-	users := filepath.Join(t.TempDir(), "users.yaml")
+	folder, err := os.MkdirTemp(t.TempDir(), "") // its group cannot write to it, whatever the umask is
+	if err != nil {
+		t.Fatal(err)
+	}
+	users := filepath.Join(folder, "users.yaml")
 	added := clitest.RunWith(t.Context(), "correct horse battery\n", "users", "add", "anna", "--role", "operator", "--users", users)
 	if added.Code != 0 {
 		t.Fatalf("users add: got %v, want exit code 0", added)

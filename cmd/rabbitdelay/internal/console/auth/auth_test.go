@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 // Login attempts are limited by address, and become available again over time. A browser in which the user has logged
 // in before has a separate limit, so that a stranger cannot lock a user out.
 func TestLoginsAreLimited(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "users.yaml")
+	file := filepath.Join(folder(t), "users.yaml")
 	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestForwardedOnTwoLines(t *testing.T) {
 
 // A name that is too long for a user is not stored by the limiter, and is shortened in the log.
 func TestLongNames(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "users.yaml")
+	file := filepath.Join(folder(t), "users.yaml")
 	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestFileIsChecked(t *testing.T) {
 // No concurrent change to the users file is lost. A name that looks like another user's name or a token's name is
 // refused. A file keeps its mode when it is changed, and an empty file has no users.
 func TestUsersFile(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "users.yaml")
+	file := filepath.Join(folder(t), "users.yaml")
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
@@ -247,6 +247,16 @@ func TestUsersFile(t *testing.T) {
 	}
 }
 
+// folder returns a new folder that only its owner can write to, whatever the umask is.
+func folder(t *testing.T) string {
+	t.Helper()
+	folder, err := os.MkdirTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
 // The users file contains the key that signs sessions, so anyone who can read the file can forge a session.
 func TestReadRefusesAFileThatOthersMayUse(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -258,13 +268,12 @@ func TestReadRefusesAFileThatOthersMayUse(t *testing.T) {
 		"read by others":         {0o644, 0o755, "o-rw"},
 		"written by its group":   {0o660, 0o755, "g-w"},
 		"written by others":      {0o602, 0o755, "o-rw"},
-		"in a folder of others'": {0o600, 0o777, "chmod o-w"},
+		"in a folder of others'": {0o600, 0o777, "chmod go-w"},
+		"in its group's folder":  {0o600, 0o770, "chmod go-w"},
 		"in a folder like /tmp":  {0o600, 0o777 | os.ModeSticky, ""},
+		"in its group's /tmp":    {0o600, 0o770 | os.ModeSticky, ""},
 	} {
-		folder := filepath.Join(t.TempDir(), "folder")
-		if err := os.Mkdir(folder, 0o700); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		folder := folder(t)
 		file := filepath.Join(folder, "users.yaml")
 		if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -284,9 +293,24 @@ func TestReadRefusesAFileThatOthersMayUse(t *testing.T) {
 	}
 }
 
+// A file in a folder where it would be refused later is not created in the first place.
+func TestUsersFileInASharedFolder(t *testing.T) {
+	folder := folder(t)
+	if err := os.Chmod(folder, 0o775); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(folder, "users.yaml")
+	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err == nil || !strings.Contains(err.Error(), "chmod go-w "+folder) {
+		t.Errorf("got error %v, want one with the command chmod go-w %s", err, folder)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file: got error %v, want that it does not exist", err)
+	}
+}
+
 // After a logout, the session is invalid, even for a copy of its cookie.
 func TestLogoutEndsTheSession(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "users.yaml")
+	file := filepath.Join(folder(t), "users.yaml")
 	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
 		t.Fatal(err)
 	}

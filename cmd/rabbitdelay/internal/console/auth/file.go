@@ -64,8 +64,8 @@ const (
 var Cost = 12
 
 // Read reads a users file. Because the file contains the key that signs sessions, Read rejects a file that other
-// accounts can read, a file that its group or other accounts can write, and a file in a directory where other accounts
-// can replace it.
+// accounts can read, a file that its group or other accounts can write, and a file in a directory where its group or
+// other accounts can replace it.
 func Read(path string) (*File, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -89,15 +89,25 @@ func checkMode(path string) error {
 	if err != nil {
 		return err
 	}
+	if mode := info.Mode().Perm(); mode&0o026 != 0 {
+		return fmt.Errorf("%s: mode %04o; expected a file that other accounts can neither read nor write, and that its group cannot write; run chmod g-w,o-rw %s", path, mode, path)
+	}
+	return checkFolder(path)
+}
+
+// checkFolder rejects a file in a directory that its group or other accounts can write, because they could replace the
+// file. In a directory with the sticky bit, such as /tmp, they cannot. The root group has no exception, because in some
+// containers programs run with it without being root.
+func checkFolder(path string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
 	folder, err := os.Stat(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	switch mode := info.Mode().Perm(); {
-	case mode&0o026 != 0:
-		return fmt.Errorf("%s: mode %04o; expected a file that other accounts can neither read nor write, and that its group cannot write; run chmod g-w,o-rw %s", path, mode, path)
-	case folder.Mode().Perm()&0o002 != 0 && folder.Mode()&fs.ModeSticky == 0:
-		return fmt.Errorf("%s: other accounts can replace this file, because its directory %s has mode %04o; run chmod o-w %[2]s", path, filepath.Dir(path), folder.Mode().Perm())
+	if folder.Mode().Perm()&0o022 != 0 && folder.Mode()&fs.ModeSticky == 0 {
+		return fmt.Errorf("%s: its group or other accounts can replace this file, because the directory %s has mode %04o; run chmod go-w %[2]s", path, filepath.Dir(path), folder.Mode().Perm())
 	}
 	return nil
 }
@@ -256,7 +266,7 @@ func change(path string, do func(*File)) error {
 	was, err := os.Stat(path)
 	var f *File
 	if errors.Is(err, fs.ErrNotExist) || err == nil && was.Size() == 0 {
-		f, err = &File{SessionKey: random(base64.StdEncoding)}, nil
+		f, err = &File{SessionKey: random(base64.StdEncoding)}, checkFolder(path)
 	} else if err == nil {
 		f, err = Read(path)
 	}

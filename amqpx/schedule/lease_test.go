@@ -49,6 +49,38 @@ func (p *provider) wantCalls(n int, id string) {
 	}
 }
 
+// Leased work that has failed is retried although its consumer is away for longer than the retry takes, for instance
+// during a deployment, and although the next task with its key is pending. It gives way only when that task is due.
+func TestFailedLeaseWaitsForItsConsumer(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
+		p := s.provider()
+		p.work = func(ctx context.Context, d *amqpx.Delivery) error {
+			if d.Attempt > 1 {
+				return nil
+			}
+			_, err := s.ScheduleUnique(ctx, NoTx, Task{ID: "next", UniqueKey: "k", Queue: "q", DeliverAt: time.Now().Add(3 * time.Hour)}, Unique{})
+			return errors.Join(err, errors.New("provider is away"))
+		}
+		stop := s.consume("q", p.handler())
+		_, err := s.ScheduleUnique(s.Context(), NoTx, Task{ID: "first", UniqueKey: "k", Queue: "q", DeliverAt: time.Now()}, Unique{})
+		check(s.T, err)
+		for {
+			got, err := s.Get(s.Context(), NoTx, "first")
+			check(s.T, err)
+			if got.LastError != "" {
+				break
+			}
+			after(10 * time.Millisecond)
+		}
+		stop()
+		after(20 * time.Minute)
+		defer s.consume("q", p.handler())()
+		after(time.Minute)
+		s.wantTask("first", StatusDone, 1)
+		s.wantTask("next", StatusPending, 0)
+	})
+}
+
 // Work that takes much longer than its lease is done once, however many times its message is delivered while it is
 // running. The task of running work cannot be cancelled or rescheduled.
 func TestLeaseIsRenewed(t *testing.T) {

@@ -97,7 +97,7 @@ func TestUniqueUnderLease(t *testing.T) {
 }
 
 // A task whose process died is also cancelled in favour of the other task with its key, if its lease expires and its
-// message is not redelivered.
+// message is not redelivered before the other task is due.
 func TestUniqueLeaseEnds(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {
 		s.unique("first", 0, Unique{})
@@ -108,6 +108,8 @@ func TestUniqueLeaseEnds(t *testing.T) {
 		check(s.T, err)
 		s.unique("second", time.Hour, Unique{})
 		after(30 * time.Minute)
+		s.wantTask("first", StatusRunning, 0)
+		after(31 * time.Minute)
 		got, err := s.Get(s.Context(), NoTx, "first")
 		check(s.T, err)
 		if got.Status != StatusCancelled || !strings.Contains(got.LastError, "unique key") {

@@ -83,30 +83,41 @@ func leased(t *testing.T) (*table, EffectKey) {
 }
 
 // A task whose lease has expired becomes pending again. If another task with its key is pending, it is cancelled
-// instead.
+// instead as soon as that task is due, and until then stays running.
 func TestEndedLeases(t *testing.T) {
-	for status, rival := range map[string]bool{Pending: false, Cancelled: true} {
-		x, _ := leased(t)
-		if rival {
-			other := toQ("b", 0)
-			other.UniqueKey = "k"
-			x.insert(other)
-		}
-		for after, expected := range map[time.Duration]string{time.Minute - time.Millisecond: "[]", time.Minute: "[a]"} {
-			ids, err := x.EndedLeases(t.Context(), ms(after))
+	for name, c := range map[string]struct {
+		rival      bool
+		due        time.Duration
+		status, is string // what EndLease returns, and the status of the task afterwards
+	}{
+		"alone":                  {status: Pending, is: Pending},
+		"next to a due task":     {rival: true, due: time.Minute, status: Cancelled, is: Cancelled},
+		"next to a task for now": {rival: true, status: Cancelled, is: Cancelled},
+		"next to a later task":   {rival: true, due: time.Minute + time.Millisecond, is: Running},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x, _ := leased(t)
+			if c.rival {
+				other := toQ("b", 0)
+				other.UniqueKey, other.DeliverAt = "k", time.UnixMilli(ms(c.due))
+				x.insert(other)
+			}
+			for after, expected := range map[time.Duration]string{time.Minute - time.Millisecond: "[]", time.Minute: "[a]"} {
+				ids, err := x.EndedLeases(t.Context(), ms(after))
+				check(t, err)
+				want(t, "expired leases after "+after.String(), ids, expected)
+			}
+			status, err := x.EndLease(t.Context(), "a", start)
 			check(t, err)
-			want(t, "expired leases after "+after.String(), ids, expected)
-		}
-		ended, err := x.EndLease(t.Context(), "a", start)
-		check(t, err)
-		want(t, "ended too early", ended, "false")
-		ended, err = x.EndLease(t.Context(), "a", ms(time.Minute))
-		check(t, err)
-		want(t, "ended", ended, "true")
-		x.wantTask("a", status, 1)
-		ended, err = x.EndLease(t.Context(), "a", ms(time.Minute))
-		check(t, err)
-		want(t, "ended twice", ended, "false")
+			want(t, "status after an early end", status, "")
+			status, err = x.EndLease(t.Context(), "a", ms(time.Minute))
+			check(t, err)
+			want(t, "status", status, c.status)
+			x.wantTask("a", c.is, 1)
+			status, err = x.EndLease(t.Context(), "a", ms(time.Minute))
+			check(t, err)
+			want(t, "status after a second end", status, "")
+		})
 	}
 }
 

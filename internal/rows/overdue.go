@@ -3,7 +3,9 @@ package rows
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
@@ -109,22 +111,37 @@ func (c Conn) EndedLeases(ctx context.Context, now int64) ([]string, error) {
 	return c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE status = 'running'"+noLease+" LIMIT 1000", now, "")
 }
 
-// EndLease makes a task pending again if its lease has ended, and reports whether it did. If another task with its
-// unique key is pending, the task stays running until its retry is overdue, and is then cancelled.
-func (c Conn) EndLease(ctx context.Context, id string, now int64) (bool, error) {
-	end := func(set string, args ...any) (bool, error) {
-		return c.changed(ctx, "UPDATE rabbitdelay_tasks SET "+set+", updated_at = ? WHERE id = ? AND status = 'running'"+noLease, append(args, now, id, now, "")...)
-	}
-	ended, err := end("status = 'pending'")
-	if sqldb.Duplicate(err) {
-		key, other, err := c.KeyTaken(ctx, id)
-		if err != nil || other == "" {
-			return false, err
+// EndLease makes a task pending again if its lease has ended, and returns its new status, or "" if it stays as it is. If
+// another task with its unique key is pending, the task stays running until its retry is overdue and the other task is
+// due, because the task that is due first continues. It is then cancelled.
+func (c Conn) EndLease(ctx context.Context, id string, now int64) (status string, err error) {
+	end := func(status, set, condition string, args ...any) (string, error) {
+		ended, err := c.changed(ctx, "UPDATE rabbitdelay_tasks SET status = ?, "+set+"updated_at = ? WHERE id = ? AND status = 'running'"+condition+noLease,
+			append(append([]any{status}, args...), now, "")...)
+		if !ended {
+			status = ""
 		}
-		return c.changed(ctx, "UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = ?, last_error = ?, updated_at = ? WHERE id = ? AND status = 'running' AND (resend_at IS NULL OR resend_at <= ?)"+noLease,
-			now, fmt.Sprintf("its lease ended without an outcome, and it gave way to task %s with the same unique key %s", other, key), now, id, now, now, "")
+		return status, err
 	}
-	return ended, err
+	status, err = end(Pending, "", "", now, id)
+	if !sqldb.Duplicate(err) {
+		return status, err
+	}
+	key, other, err := c.KeyTaken(ctx, id)
+	if err != nil || other == "" {
+		return "", err
+	}
+	rival, err := c.Find(ctx, other, now, Unlocked)
+	if err != nil || rival.Status != Pending || rival.Due > now {
+		return "", err
+	}
+	cause, err := c.texts(ctx, "SELECT last_error FROM rabbitdelay_tasks WHERE last_error IS NOT NULL AND id = ?", id)
+	if err != nil {
+		return "", err
+	}
+	cause = append(cause, fmt.Sprintf("its lease ended without an outcome, and it gave way to task %s with the same unique key %s", other, key))
+	return end(Cancelled, "finished_at = ?, last_error = ?, ", " AND (resend_at IS NULL OR resend_at <= ?)",
+		now, ErrorText(errors.New(strings.Join(cause, "; "))), now, id, now)
 }
 
 // CountRunning counts the tasks on which handlers are working under a lease.

@@ -74,7 +74,8 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 }
 
 // endLeases makes tasks pending again if their leases have ended because their processes have died. The broker
-// redelivers their messages. Once pending, the tasks can also be cancelled.
+// redelivers their messages. Once pending, the tasks can also be cancelled. See rows.EndLease for a task whose unique key
+// another pending task has.
 func (s *Sweeper) endLeases(ctx context.Context, c rows.Conn) error {
 	now := s.Pace.Now().UnixMilli()
 	ids, err := c.EndedLeases(ctx, now)
@@ -82,12 +83,12 @@ func (s *Sweeper) endLeases(ctx context.Context, c rows.Conn) error {
 		return fmt.Errorf("finding leases that have ended: %w", err)
 	}
 	for _, id := range ids {
-		ended, err := c.EndLease(ctx, id, now)
+		status, err := c.EndLease(ctx, id, now)
 		if err != nil {
 			return fmt.Errorf("ending the lease of task %s: %w", id, err)
 		}
-		if ended {
-			s.Log.Warn("a lease has ended without an outcome; the task is pending again", zap.String("id", id))
+		if status != "" {
+			s.Log.Warn("a lease has ended without an outcome", zap.String("id", id), zap.String("status", status))
 		}
 	}
 	return nil

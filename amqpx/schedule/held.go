@@ -61,7 +61,9 @@ func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, 
 // tasks. A spread of less than one second is treated as 0. A RateLimit of the destination still applies, and if sending
 // the tasks at that rate takes longer than the spread, they are spread over the longer time. Resuming a destination
 // that is not paused is a no-op. Resume returns ErrConfig for an invalid destination, and for a spread that is negative
-// or longer than 30 days.
+// or longer than 30 days. It also returns ErrConfig for a destination that is not listed (see Pause), unless that
+// destination is paused or limited. Without a list, a misspelt name is accepted, and the destination that was meant
+// stays paused.
 func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination, spread time.Duration) error {
 	const longest = 30 * 24 * time.Hour
 	if spread < 0 || spread > longest {
@@ -72,7 +74,7 @@ func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination,
 	}
 	err := s.changeGate(ctx, ex, "resuming", d, func(c rows.Conn, g *rows.Gate) error {
 		if !g.Paused() {
-			return nil
+			return s.releasable(d, g)
 		}
 		g.PausedAt, g.PausedBy = time.Time{}, ""
 		g.SpreadDue, g.SpreadUntil, g.SpreadRate, g.SpreadFree = time.Time{}, time.Time{}, 0, 0
@@ -107,7 +109,7 @@ const mostSpread = 10_000_000
 // then.
 //
 // SetRateLimit returns ErrConfig for an invalid rate limit or destination. It also returns ErrConfig for a destination
-// that is not listed (see Pause), except when it removes a rate limit.
+// that is not listed (see Pause), except when it removes a rate limit of a destination that is limited or paused.
 func (s *Store) SetRateLimit(ctx context.Context, ex Executor, x RateLimit) error {
 	_, err := s.setRateLimit(ctx, ex, x, false)
 	return err
@@ -126,6 +128,11 @@ func (s *Store) setRateLimit(ctx context.Context, ex Executor, x RateLimit, conf
 	}
 	err = s.changeGate(ctx, ex, "the rate limit of", d, func(c rows.Conn, g *rows.Gate) error {
 		kept = RateLimit{}
+		if x.PerSecond == 0 && !configured {
+			if err := s.releasable(d, g); err != nil {
+				return err
+			}
+		}
 		same := g.PerSecond == x.PerSecond && (g.Burst == x.Burst || x.PerSecond == 0)
 		if configured {
 			if g.FileWrote && g.FilePerSecond == x.PerSecond && g.FileBurst == x.Burst {
@@ -173,6 +180,15 @@ func (s *Store) holdable(d topology.Destination) error {
 		return nil // the caller's own check may have failed only because there is no routing key
 	}
 	return fmt.Errorf("%w: %w%s", ErrConfig, err, naming.DidYouMean(cmp.Or(d.Queue, d.Exchange), names))
+}
+
+// releasable returns an error if a destination is not held back and no tasks may be sent to it. Its name is then
+// probably misspelt. A destination that was held back and is no longer listed can still be released.
+func (s *Store) releasable(d topology.Destination, g *rows.Gate) error {
+	if g.Paused() || g.PerSecond > 0 || !g.SpreadUntil.IsZero() {
+		return nil
+	}
+	return s.holdable(d)
 }
 
 // listed returns an error if the configuration or the sender rejects a destination regardless of the message.

@@ -55,6 +55,39 @@ func TestUnlistedDestinationIsNotHeldBack(t *testing.T) {
 			}
 		}
 	}
+	// Resuming such a destination, or removing its rate limit, is refused as well, unless it is held back.
+	for d, want := range map[topology.Destination]string{
+		{Queue: "mail"}: "", {Exchange: "events"}: "",
+		{Queue: "mial"}: "did you mean mail?", {Exchange: "event"}: "did you mean events?", {Exchange: "mail"}: "only these destinations may be used",
+	} {
+		removeLimit := func() error {
+			return s.SetRateLimit(t.Context(), NoTx, RateLimit{Queue: d.Queue, Exchange: d.Exchange})
+		}
+		resume := func() error { return s.Resume(t.Context(), NoTx, d, 0) }
+		for what, do := range map[string]func() error{"removing the rate limit": removeLimit, "resuming": resume} {
+			for range 2 {
+				err := do()
+				if want == "" && err != nil {
+					t.Errorf("%s of %s: got %v, want no error", what, d, err)
+				}
+				if want != "" && (!errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want)) {
+					t.Errorf("%s of %s: got %v, want ErrConfig with %q", what, d, err, want)
+				}
+			}
+		}
+	}
+	check(t, s.Pause(t.Context(), NoTx, topology.Destination{Queue: "mail"}, "alice"))
+	check(t, s.SetRateLimit(t.Context(), NoTx, RateLimit{Exchange: "events", PerSecond: 5}))
+	s.cfg.Destination = (&amqpx.Config{Declare: amqpx.DeclareListed, Destinations: []topology.Destination{{Queue: "orders"}}}).Listed
+	if err := s.Resume(t.Context(), NoTx, topology.Destination{Queue: "mail"}, 0); err != nil {
+		t.Errorf("Resume of a paused queue that is no longer listed: got %v, want no error", err)
+	}
+	if err := s.SetRateLimit(t.Context(), NoTx, RateLimit{Exchange: "events"}); err != nil {
+		t.Errorf("removing the rate limit of an exchange that is no longer listed: got %v, want no error", err)
+	}
+	if list, err := s.Destinations(t.Context(), NoTx); err != nil || len(list) != 0 {
+		t.Errorf("Destinations at the end: got %+v, %v, want none and no error", list, err)
+	}
 	s.cfg.Destination = func(d topology.Destination) error {
 		if d.RoutingKey == "" {
 			return topology.ErrDestination

@@ -76,8 +76,22 @@ func (s *Store) Known(ctx context.Context, d topology.Destination) (bool, error)
 	return false, nil
 }
 
-// Waiting returns the destinations that have pending tasks. An exchange is returned once, without a routing key.
-func (s *Store) Waiting(ctx context.Context) ([]topology.Destination, error) {
+// Named returns the destinations that have pending tasks, and those that are paused or have a rate limit. They are the
+// candidates when a name is misspelt. An exchange is returned without a routing key.
+func (s *Store) Named(ctx context.Context) ([]topology.Destination, error) {
+	held, err := s.Destinations(ctx, schedule.NoTx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.waiting(ctx)
+	for _, d := range held {
+		list = append(list, d.Destination())
+	}
+	return list, err
+}
+
+// waiting returns the destinations that have pending tasks.
+func (s *Store) waiting(ctx context.Context) ([]topology.Destination, error) {
 	return reading(ctx, s, "reading destinations with pending tasks", func(c rows.Conn) (list []topology.Destination, err error) {
 		lanes, err := c.PendingLanes(ctx)
 		for _, l := range lanes {

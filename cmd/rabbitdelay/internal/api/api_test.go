@@ -532,7 +532,7 @@ func manyKeys(n int) string {
 	return b.String()
 }
 
-// An unknown destination can be paused or limited, but the response has a note that the name may be misspelt.
+// An unknown destination can be paused, limited or resumed, but the response has a note that the name may be misspelt.
 func TestHoldBackUnknownDestination(t *testing.T) {
 	w := newWorld(t)
 	w.must(201, "PUT", "/api/v1/tasks/a", `{"queue":"mail","due":"1h"}`)
@@ -545,9 +545,16 @@ func TestHoldBackUnknownDestination(t *testing.T) {
 		`"queue":"oders"`:    unknown + "oders; did you mean orders?",
 		`"exchange":"event"`: unknown + "event; did you mean events?",
 	} {
-		for path, body := range map[string]string{"pause": "{" + to + "}", "rate-limit": "{" + to + `,"per_second":5}`} {
-			if got := w.must(200, "POST", "/api/v1/destinations/"+path, body)["note"]; got != want {
-				t.Errorf("%s of %s: got the note %v, want %v", path, to, got, want)
+		for _, c := range []struct {
+			path, more string
+			want       any
+		}{
+			{"resume", "", want}, {"rate-limit", `,"per_second":0`, want},
+			{"pause", "", want}, {"rate-limit", `,"per_second":5`, want},
+			{"resume", "", want}, {"rate-limit", `,"per_second":0`, nil}, // the destination was limited, so its name was not misspelt
+		} {
+			if got := w.must(200, "POST", "/api/v1/destinations/"+c.path, "{"+to+c.more+"}")["note"]; got != c.want {
+				t.Errorf("%s of %s%s: got the note %v, want %v", c.path, to, c.more, got, c.want)
 			}
 		}
 	}

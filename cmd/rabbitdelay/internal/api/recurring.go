@@ -115,13 +115,17 @@ func (a *api) held() {
 			}
 			return answer(a, out, err)
 		})
-	one := func(ctx context.Context, d topology.Destination, err error) (*body[asjson.Held], error) {
+	one := func(ctx context.Context, d topology.Destination, do func() error) (*body[asjson.Held], error) {
+		before, err := a.svc.Destination(ctx, d)
+		if err == nil {
+			err = do()
+		}
 		if err != nil {
 			return nil, a.problem(err)
 		}
 		state, err := a.svc.Destination(ctx, d)
 		held := asjson.HeldOf(state)
-		if err == nil && state.String() != "" {
+		if err == nil && (state.String() != "" || before.String() == "") {
 			held.Note, err = a.svc.UnknownDestination(ctx, d)
 		}
 		return answer(a, held, err)
@@ -129,7 +133,7 @@ func (a *api) held() {
 	huma.Register(a.API, op("POST", "/destinations/pause", "pause-destination", tagDestinations, "Pause a destination, and keep its tasks in the table"),
 		func(ctx context.Context, in *struct{ Body Destination }) (*body[asjson.Held], error) {
 			d := in.Body.topology()
-			return one(ctx, d, a.svc.PauseDestination(ctx, who(ctx), d))
+			return one(ctx, d, func() error { return a.svc.PauseDestination(ctx, who(ctx), d) })
 		})
 	type rateLimit struct {
 		Destination
@@ -140,7 +144,9 @@ func (a *api) held() {
 	huma.Register(a.API, op("POST", "/destinations/rate-limit", "set-rate-limit", tagDestinations, "Limit the task rate of a destination across all relays"),
 		func(ctx context.Context, in *struct{ Body rateLimit }) (*body[asjson.Held], error) {
 			d := in.Body.topology()
-			return one(ctx, d, a.svc.SetRateLimit(ctx, who(ctx), schedule.RateLimit{Queue: d.Queue, Exchange: d.Exchange, PerSecond: in.Body.PerSecond, Burst: in.Body.Burst}))
+			return one(ctx, d, func() error {
+				return a.svc.SetRateLimit(ctx, who(ctx), schedule.RateLimit{Queue: d.Queue, Exchange: d.Exchange, PerSecond: in.Body.PerSecond, Burst: in.Body.Burst})
+			})
 		})
 	type resumed struct {
 		Destination
@@ -155,6 +161,6 @@ func (a *api) held() {
 				return nil, text.err
 			}
 			d := in.Body.topology()
-			return one(ctx, d, a.svc.ResumeDestination(ctx, who(ctx), d, spread))
+			return one(ctx, d, func() error { return a.svc.ResumeDestination(ctx, who(ctx), d, spread) })
 		})
 }

@@ -55,26 +55,32 @@ func (h *held) apply(ctx context.Context, args []string, action string, do func(
 	}
 	return h.WithStoreOf(ctx, cfg, func(ctx context.Context, s *app.Store) error {
 		target := cmp.Or(h.to.Queue, h.to.Exchange)
-		if err := h.Audited(ctx, s.DB, action, target, h.detail, func() error { return do(ctx, s.Store) }); err != nil {
-			return err
-		}
-		list, err := s.Destinations(ctx, schedule.NoTx)
+		before, err := h.state(ctx, s)
 		if err != nil {
 			return err
 		}
-		state := schedule.DestinationState{Queue: h.to.Queue, Exchange: h.to.Exchange}
-		for _, x := range list {
-			if x.Destination() == h.to {
-				state = x
-			}
-		}
-		if err := h.Show(asjson.HeldOf(state), "%s: %s\n", shown.Line(cmp.Or(state.Queue, state.Exchange)), shown.Line(cmp.Or(state.String(), "its tasks are sent"))); err != nil {
+		if err := h.Audited(ctx, s.DB, action, target, h.detail, func() error { return do(ctx, s.Store) }); err != nil {
 			return err
 		}
-		if state.String() != "" {
-			if err := h.noteUnknown(ctx, s, cfg); err != nil {
+		state, err := h.state(ctx, s)
+		if err != nil {
+			return err
+		}
+		note := ""
+		if state.String() != "" || before.String() == "" {
+			if note, err = h.unknown(ctx, s, cfg); err != nil {
 				return err
 			}
+		}
+		sent := "its tasks are sent"
+		if note != "" {
+			sent = "not paused and not limited"
+		}
+		if err := h.Show(asjson.HeldOf(state), "%s: %s\n", shown.Line(cmp.Or(state.Queue, state.Exchange)), shown.Line(cmp.Or(state.String(), sent))); err != nil {
+			return err
+		}
+		if note != "" {
+			h.Notef("%s", note)
 		}
 		if !state.Paused() {
 			return nil
@@ -95,29 +101,40 @@ func (h *held) apply(ctx context.Context, args []string, action string, do func(
 	})
 }
 
-// noteUnknown prints a note if no file, task or recurring task uses the destination, because its name may be misspelt.
-func (h *held) noteUnknown(ctx context.Context, s *app.Store, cfg *config.Config) error {
+// state returns the state of the destination. If the destination is neither paused nor limited, the state contains only
+// its name.
+func (h *held) state(ctx context.Context, s *app.Store) (schedule.DestinationState, error) {
+	list, err := s.Destinations(ctx, schedule.NoTx)
+	for _, x := range list {
+		if x.Destination() == h.to {
+			return x, nil
+		}
+	}
+	return schedule.DestinationState{Queue: h.to.Queue, Exchange: h.to.Exchange}, err
+}
+
+// unknown returns a note if no file, task or recurring task uses the destination, because its name may be misspelt.
+func (h *held) unknown(ctx context.Context, s *app.Store, cfg *config.Config) (string, error) {
 	var names []string
 	for _, d := range cfg.Topology.Destinations {
 		if d.Queue == h.to.Queue && d.Exchange == h.to.Exchange {
-			return nil
+			return "", nil
 		}
 		names = append(names, cmp.Or(d.Queue, d.Exchange))
 	}
 	known, err := s.Known(ctx, h.to)
 	if err != nil || known {
-		return err
+		return "", err
 	}
-	lanes, err := s.Waiting(ctx)
+	named, err := s.Named(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
-	for _, d := range lanes {
+	for _, d := range named {
 		names = append(names, cmp.Or(d.Queue, d.Exchange))
 	}
 	name := cmp.Or(h.to.Queue, h.to.Exchange)
-	h.Notef("no task, recurring task or destination in the file has the name %s%s", shown.Line(name), naming.DidYouMean(name, names))
-	return nil
+	return fmt.Sprintf("no task, recurring task or destination in the file has the name %s%s", shown.Line(name), naming.DidYouMean(name, names)), nil
 }
 
 func (x *tasks) pauseCommand() *cobra.Command {

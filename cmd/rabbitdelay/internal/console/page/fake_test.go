@@ -561,6 +561,16 @@ func (f *fake) Destinations(context.Context) ([]schedule.DestinationState, error
 	}, f.err
 }
 
+func (f *fake) Destination(ctx context.Context, d topology.Destination) (schedule.DestinationState, error) {
+	list, err := f.Destinations(ctx)
+	for _, x := range list {
+		if x.Destination() == d {
+			return x, err
+		}
+	}
+	return schedule.DestinationState{Queue: d.Queue, Exchange: d.Exchange}, err
+}
+
 func (f *fake) UnknownDestination(_ context.Context, d topology.Destination) (string, error) {
 	if d.Queue == "mial" {
 		return "no task, no recurring task and no destination has the name mial; did you mean mail?", f.err

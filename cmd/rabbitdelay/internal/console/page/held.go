@@ -68,7 +68,13 @@ func (p *Pages) askHeld(name string) handler {
 			data.Label, data.Question, data.Spread = "Resume", "Resume this destination?", true
 			data.Detail = "Tasks that became due during the pause are sent. Tasks that become due later do not wait for them."
 		}
-		if name != "resume" {
+		var held schedule.DestinationState
+		if name == "resume" {
+			if held, err = p.svc.Destination(r.Context(), d); err != nil {
+				return answer{}, err
+			}
+		}
+		if held.String() == "" {
 			if data.Unknown, err = p.svc.UnknownDestination(r.Context(), d); err != nil {
 				return answer{}, err
 			}

@@ -174,12 +174,12 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// The confirmation page warns if the destination to be paused or limited is unknown.
+// The confirmation page warns if the destination to be paused, limited or resumed is unknown.
 func TestHoldBackQuestion(t *testing.T) {
 	c := open(service.RoleOperator)
 	for path, want := range map[string]bool{
 		"destination-pause?queue=mial": true, "destination-rate-limit?queue=mial": true,
-		"destination-pause?queue=mail": false, "destination-resume?queue=mial": false,
+		"destination-pause?queue=mail": false, "destination-resume?queue=mial": true, "destination-resume?queue=mail": false,
 	} {
 		if body := c.get(path).Body.String(); strings.Contains(body, "has the name mial; did you mean mail?") != want {
 			t.Errorf("%s: the page suggests the name mail: got %t, want %t\n%s", path, !want, want, body)

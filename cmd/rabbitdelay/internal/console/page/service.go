@@ -57,6 +57,7 @@ type recurringTasks interface {
 
 type heldDestinations interface {
 	Destinations(ctx context.Context) ([]schedule.DestinationState, error)
+	Destination(ctx context.Context, d topology.Destination) (schedule.DestinationState, error)
 	UnknownDestination(ctx context.Context, d topology.Destination) (string, error)
 	PauseDestination(ctx context.Context, who service.Identity, d topology.Destination) error
 	SetRateLimit(ctx context.Context, who service.Identity, x schedule.RateLimit) error

@@ -123,12 +123,12 @@ func (c *Core) UnknownDestination(ctx context.Context, d topology.Destination) (
 		if err != nil || known {
 			return "", err
 		}
-		waiting, err := s.Waiting(ctx)
+		named, err := s.Named(ctx)
 		if err != nil {
 			return "", err
 		}
 		var names []string
-		for _, x := range append(seen, waiting...) {
+		for _, x := range append(seen, named...) {
 			names = append(names, cmp.Or(x.Queue, x.Exchange))
 		}
 		return fmt.Sprintf("no task, no recurring task and no destination has the name %s%s", shown.Line(name), naming.DidYouMean(name, names)), nil

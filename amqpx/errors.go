@@ -111,7 +111,7 @@ func (e *BatchError) Error() string {
 			unknown++
 		}
 	}
-	return fmt.Sprintf("%d of %d messages failed (%d with unknown outcome); first is index %d: %v",
+	return fmt.Sprintf("%d of %d messages failed (%d with unknown outcome); the first failure (index %d): %v",
 		len(e.Failed), e.Total, unknown, first, e.Failed[first])
 }
 

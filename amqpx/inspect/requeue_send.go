@@ -289,7 +289,7 @@ func mayNotRead(err error) error {
 func whyStays(err error, dest topology.Destination) string {
 	switch {
 	case errors.Is(err, amqpx.ErrUnroutable) && !wire.IsCode(err, amqp.NotFound) && dest.ToExchange() && dest.Exchange != "":
-		return "the exchange routes the message to no queue: there is no matching binding"
+		return "the exchange does not route the message to any queue, because no binding matches"
 	case errors.Is(err, amqpx.ErrUnroutable), wire.IsCode(err, amqp.NotFound):
 		return "the destination does not exist"
 	case wire.IsCode(err, amqp.AccessRefused):

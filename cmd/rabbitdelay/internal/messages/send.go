@@ -298,7 +298,7 @@ func (f *failures) err() error {
 	if f.tried < f.total {
 		untried = fmt.Sprintf(", and %d were not tried", f.total-f.tried)
 	}
-	err := fmt.Errorf("%d of %d messages failed (%d with unknown outcome)%s; first is index %d: %w",
+	err := fmt.Errorf("%d of %d messages failed (%d with unknown outcome)%s; the first failure (index %d): %w",
 		len(f.failed), f.total, unknown, untried, f.first, f.failed[f.first])
 	if f.other != nil {
 		return fmt.Errorf("%w; %w", f.other, err)

@@ -16,8 +16,8 @@ func TestSendCountsUnknownOutcomesOfAllBatches(t *testing.T) {
 		unknown            int
 		want               string
 	}{
-		{"500", "2", 500, "500 of 500 messages failed (500 with unknown outcome); first is index "},
-		{"1000", "1", 256, "256 of 1000 messages failed (256 with unknown outcome), and 744 were not tried; first is index 0: "},
+		{"500", "2", 500, "500 of 500 messages failed (500 with unknown outcome); the first failure (index "},
+		{"1000", "1", 256, "256 of 1000 messages failed (256 with unknown outcome), and 744 were not tried; the first failure (index 0): "},
 	} {
 		b := clitest.NewBroker(t, amqptest.Options{})
 		b.Fill(t, "orders", 0)

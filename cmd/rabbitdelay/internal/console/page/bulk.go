@@ -83,6 +83,14 @@ func (a act) noun() string {
 	return "finished"
 }
 
+// fields returns the fields of the form that changes a single task.
+func (a act) fields() []string {
+	if a.at {
+		return []string{"id", "at"}
+	}
+	return []string{"id"}
+}
+
 // read parses the fields of the act's form.
 func (a act) read(r *request) (service.Action, error) {
 	in, x := fields{request: r}, service.Action{Kind: a.kind}

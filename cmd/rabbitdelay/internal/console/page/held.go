@@ -32,6 +32,9 @@ func (p *Pages) held(r *request) (answer, error) {
 	return answer{name: "held", title: r.lang.text("Paused destinations and rate limits"), data: d, live: "live-held"}, nil
 }
 
+// heldFields lists the fields of the forms that change a destination, in addition to the destination.
+var heldFields = map[string][]string{"resume": {"spread"}, "rate-limit": {"per-second", "burst"}}
+
 // heldActData is the data of the page that asks for confirmation before a destination is changed.
 type heldActData struct {
 	Name, Queue, Exchange string

@@ -17,11 +17,14 @@ import (
 type feed func(ctx context.Context, q *request, send func([]byte) error) error
 
 // stream sends parts of a page as server-sent events whenever they change.
-func (p *Pages) stream(from feed) http.HandlerFunc {
+func (p *Pages) stream(from feed, known ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := p.request(w, r)
 		if err == nil && !q.who.Role.May(service.RoleViewer) {
 			err = service.ErrForbidden
+		}
+		if err == nil {
+			err = unknownField(q, known)
 		}
 		if err != nil {
 			p.write(w, q, p.problem(q, err))

@@ -3,6 +3,7 @@ package page
 import (
 	"cmp"
 	"net/http"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -43,59 +44,82 @@ func New(svc Service, o Options) *Pages {
 		o.Now = time.Now
 	}
 	p := &Pages{svc: svc, o: o, mux: http.NewServeMux(), speak: languageOf}
-	p.mux.Handle("GET /assets/", http.HandlerFunc(serveAsset))
-	p.mux.HandleFunc("GET /live", p.stream(p.feedNow))
-	tasks, recurring, audit := knownFields(p.tasks, append([]string{"after"}, filterFields...)...), knownFields(p.recurring, "sort", "done"), knownFields(p.audit, "target", "before")
-	held, dead, layouts := knownFields(p.held, "done"), knownFields(p.dead), knownFields(p.layouts)
-	for path, page := range map[string]handler{"tasks": tasks, "recurring": recurring, "held": held, "dead": dead, "layouts": layouts, "audit": audit} {
-		p.mux.HandleFunc("GET /live-"+path, p.stream(p.feedPage(page)))
+	for pattern, h := range p.routes() {
+		p.mux.HandleFunc(pattern, h)
 	}
-	for path, h := range map[string]handler{
-		"{$}": knownFields(p.now, "queue", "from", "to", "over"), "tasks": tasks,
-		"task-errors": knownFields(p.taskErrors, append([]string{"order"}, filterFields...)...),
-		"task":        knownFields(p.task, "id", "done"), "job": knownFields(p.job, "id"), "audit": audit,
-		"recurring": recurring, "recurring-task": knownFields(p.recurringTask, "name", "done"), "held": held,
-		"trace": knownFields(p.trace, "id"), "dead": dead, "dead-queue": knownFields(p.deadQueue, "queue", "limit"),
-		"dead-errors": knownFields(p.deadErrors, "queue", "order"), "layouts": layouts,
-	} {
-		p.mux.HandleFunc("GET /"+path, p.serve(h))
+	return p
+}
+
+// routes returns the handlers of all pages by the method and the path of their requests. Every page lists its fields
+// and refuses others.
+func (p *Pages) routes() map[string]http.HandlerFunc {
+	var (
+		now        = []string{"queue", "from", "to", "over"}
+		taskErrors = with(filterFields, "order")
+		message    = messageFields()
+	)
+	all := map[string]http.HandlerFunc{
+		"/":                         p.serve(func(*request) (answer, error) { return answer{}, errNoPage }),
+		"GET /assets/":              serveAsset,
+		"GET /live":                 p.stream(p.feedNow, now...),
+		"GET /tasks-download":       p.downloads("tasks", p.tasksTable, filterFields...),
+		"GET /task-errors-download": p.downloads("task-errors", p.taskErrorsTable, taskErrors...),
+		"GET /recurring-download":   p.downloads("recurring", p.recurringTable, "sort"),
+		"GET /dead-errors-download": p.downloads("dead-errors", p.deadErrorsTable, "queue", "order"),
+		"GET /audit-download":       p.downloads("audit", p.auditTable, "target"),
+		"POST /preferences":         p.serve(knownFields(p.setPreferences, "back", "theme", "language")),
 	}
-	p.mux.HandleFunc("GET /tasks-download", p.downloads("tasks", p.tasksTable, filterFields...))
-	p.mux.HandleFunc("GET /task-errors-download", p.downloads("task-errors", p.taskErrorsTable, append([]string{"order"}, filterFields...)...))
-	p.mux.HandleFunc("GET /recurring-download", p.downloads("recurring", p.recurringTable, "sort"))
-	p.mux.HandleFunc("GET /dead-errors-download", p.downloads("dead-errors", p.deadErrorsTable, "queue", "order"))
-	p.mux.HandleFunc("GET /audit-download", p.downloads("audit", p.auditTable, "target"))
-	p.mux.HandleFunc("POST /preferences", p.serve(p.setPreferences))
+	show := func(path string, h handler, known ...string) { all["GET /"+path] = p.serve(knownFields(h, known...)) }
+	show("{$}", p.now, now...)
+	show("task-errors", p.taskErrors, taskErrors...)
+	show("task", p.task, "id", "done")
+	show("job", p.job, "id")
+	show("recurring-task", p.recurringTask, "name", "done")
+	show("trace", p.trace, "id")
+	show("dead-queue", p.deadQueue, "queue", "limit")
+	show("dead-errors", p.deadErrors, "queue", "order")
+	updated := func(path string, h handler, known ...string) {
+		show(path, h, known...)
+		all["GET /live-"+path] = p.stream(p.feedPage(h), known...)
+	}
+	updated("tasks", p.tasks, with(filterFields, "after")...)
+	updated("recurring", p.recurring, "sort", "done")
+	updated("held", p.held, "done")
+	updated("dead", p.dead)
+	updated("layouts", p.layouts)
+	updated("audit", p.audit, "target", "before")
 	// A change shows its form on GET, with the values from the URL, and takes effect on POST. The form of an ended session
 	// can therefore be shown again.
-	change := func(path string, ask, do handler) {
-		p.mux.HandleFunc("GET /"+path, p.serve(operator(ask)))
-		p.mux.HandleFunc("POST /"+path, p.serve(operator(do)))
+	change := func(path string, ask, do handler, known ...string) {
+		all["GET /"+path] = p.serve(operator(knownFields(ask, known...)))
+		all["POST /"+path] = p.serve(operator(knownFields(do, known...)))
 	}
-	change("task-new", p.askNew, p.doNew)
-	bulk := append([]string{"action", "at", "by", "spread", "selected"}, filterFields...)
-	change("bulk", knownFields(p.askBulk, bulk...), knownFields(p.doBulk, bulk...))
-	change("recurring-edit", p.askRecurring, p.putRecurring)
-	change("requeue", knownFields(p.askRequeue, requeueFields...), knownFields(p.doRequeue, requeueFields...))
-	change("discard", knownFields(p.askRequeue, requeueFields...), knownFields(p.doRequeue, requeueFields...))
+	change("task-new", p.askNew, p.doNew, with(message, "copy", "id", "at", "unique-key", "on-conflict", "max-wait", "cooldown")...)
+	change("bulk", p.askBulk, p.doBulk, with(filterFields, "action", "at", "by", "spread", "selected")...)
+	change("recurring-edit", p.askRecurring, p.putRecurring, with(message,
+		"edit", "editing", "name", "cron", "time-zone", "every", "start", "end", "jitter", "misfire", "misfire-limit", "overlap", "paused")...)
+	change("requeue", p.askRequeue, p.doRequeue, requeueFields...)
+	change("discard", p.askRequeue, p.doRequeue, requeueFields...)
 	change("retire", p.askRetire, p.doRetire)
 	for _, a := range acts {
 		if a.name != "" {
-			change("task-"+a.name, p.askTask(a), p.doTask(a))
+			change("task-"+a.name, p.askTask(a), p.doTask(a), a.fields()...)
 		}
 	}
 	for name := range jobActs {
-		change("job-"+name, p.askJob(name), p.doJob(name))
+		change("job-"+name, p.askJob(name), p.doJob(name), "id")
 	}
 	for name := range heldNotices {
-		change("destination-"+name, p.askHeld(name), p.doHeld(name))
+		change("destination-"+name, p.askHeld(name), p.doHeld(name), with([]string{"queue", "exchange"}, heldFields[name]...)...)
 	}
 	for name := range recurringActs {
-		change("recurring-"+name, p.askRecurringAct(name), p.doRecurringAct(name))
+		change("recurring-"+name, p.askRecurringAct(name), p.doRecurringAct(name), "name")
 	}
-	p.mux.HandleFunc("/", p.serve(func(*request) (answer, error) { return answer{}, errNoPage }))
-	return p
+	return all
 }
+
+// with returns a new list of the fields and more fields.
+func with(fields []string, more ...string) []string { return slices.Concat(more, fields) }
 
 // ServeHTTP answers with a page. Task ids are never part of a path, because they may contain any character.
 func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.mux.ServeHTTP(w, r) }

@@ -117,25 +117,40 @@ func TestTaskErrors(t *testing.T) {
 	}
 }
 
-// A misspelt field must not select everything, especially on a page that can change the selected tasks.
+// A misspelt field must not select everything, especially on a page that can change the selected tasks, nor be ignored
+// in a form. Every page refuses a field that it does not have, and no page refuses a field of its own form.
 func TestUnknownFields(t *testing.T) {
 	c := open(service.RoleOperator)
-	for _, path := range []string{
-		"?qeue=mail", "tasks?qeue=mail", "task-errors?qeue=mail", "bulk?action=cancel&qeue=mail", "requeue?queue=mail.dead&eror=x", "discard?queue=mail.dead&eror=x",
-		"dead?queue=mail.dead", "dead-queue?queue=mail.dead&eror=x", "dead-errors?queue=mail.dead&eror=x", "audit?targt=x", "recurring?name=x",
-	} {
-		w := c.get(path)
-		if w.Code != http.StatusBadRequest {
-			t.Errorf("%s: status %d, want 400", path, w.Code)
+	for pattern := range c.pages.routes() {
+		if pattern == "/" || pattern == "GET /assets/" { // there is no page
+			continue
 		}
-		if !strings.Contains(w.Body.String(), "unknown field; expected ") {
-			t.Errorf("%s: the page does not contain \"unknown field; expected \"", path)
+		method, path, _ := strings.Cut(strings.TrimSuffix(pattern, "{$}"), " ")
+		w := c.do(httptest.NewRequest(method, path+"?qeue=mail", http.NoBody))
+		if want := "qeue: unknown field; expected "; w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: got status %d, want 400 and a page containing %q", pattern, w.Code, want)
+		}
+	}
+	for path, form := range asking {
+		_, body, _ := strings.Cut(c.get(withQuery(path, form)).Body.String(), "<main")
+		body, _, _ = strings.Cut(body, "</main>")
+		fields := formField.FindAllStringSubmatch(body, -1)
+		if len(fields) == 0 {
+			t.Errorf("%s: got no field, want a form:\n%s", path, body)
+		}
+		for _, field := range fields {
+			if w := c.get(path + "?" + field[1] + "="); strings.Contains(w.Body.String(), "unknown field") {
+				t.Errorf("%s: the field %s of its form is refused with status %d, want it accepted", path, field[1], w.Code)
+			}
 		}
 	}
 	if len(c.calls) > 0 {
 		t.Errorf("got the calls %q, want none", c.calls)
 	}
 }
+
+// formField matches a field of a form.
+var formField = regexp.MustCompile(`<(?:input|select|textarea|button)[^>]* name="([^"]+)"`)
 
 // A malformed query is an error, because ignoring a part of it would select too much.
 func TestMalformedQueries(t *testing.T) {

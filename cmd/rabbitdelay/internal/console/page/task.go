@@ -175,6 +175,15 @@ const (
 	encodingBase64 = "base64"
 )
 
+// messageFields returns the fields of a form that describe a message.
+func messageFields() []string {
+	known := []string{"queue", "exchange", "routing-key", "body", "encoding", "headers", "tags"}
+	for _, p := range taskview.Properties {
+		known = append(known, p.Flag())
+	}
+	return known
+}
+
 // writeMessage fills in the fields of a form with a task's message. It encodes a body with carriage returns as
 // base64, because browsers submit every line break as CRLF.
 func writeMessage(v url.Values, t schedule.Task) {

@@ -54,7 +54,7 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 	}
 	var panicked atomic.Pointer[guard.PanicError] // the last panic of outcome
 	err := c.sendEach(ctx, msgs, func(i int, err error) {
-		if p := guard.Call(c.log, "outcome of SendEach", func() { outcome(i, err) }); p != nil {
+		if p := guard.Call(c.log, "the outcome callback of SendEach", func() { outcome(i, err) }); p != nil {
 			panicked.Store(p)
 		}
 	})

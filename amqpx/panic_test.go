@@ -178,8 +178,8 @@ func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
 		for _, msgs := range [][]amqpx.Message{{{Queue: "q"}, {Queue: "q"}}, {{Queue: "q"}, {Queue: "r"}, {Queue: "r"}}} {
 			outcomes := 0
 			err := c.SendEach(t.Context(), msgs, func(int, error) { outcomes++; runtime.Goexit() })
-			if err == nil || !strings.Contains(err.Error(), "every message was tried, but outcome of SendEach ended its goroutine") {
-				t.Errorf(`SendEach returned %v, want an error with "every message was tried, but outcome of SendEach ended its goroutine"`, err)
+			if err == nil || !strings.Contains(err.Error(), "every message was tried, but the outcome callback of SendEach ended its goroutine") {
+				t.Errorf(`SendEach returned %v, want an error with "every message was tried, but the outcome callback of SendEach ended its goroutine"`, err)
 			}
 			if outcomes != len(msgs) {
 				t.Errorf("SendEach: got %d outcomes, want %d, one for each message", outcomes, len(msgs))

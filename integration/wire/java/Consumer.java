@@ -11,7 +11,7 @@ import java.util.concurrent.*;
  */
 final class Consumer {
     private static final String OURS = "x-death|x-(first|last)-death-.*|x-delay|x-delivery-count|x-acquired-count|x-opt-.*|B?CC"
-        + "|rabbitdelay-(lead|absolute|clock-offset|returned)";
+        + "|rabbitdelay-(lead|absolute|clock-offset|returned|expired|deliveries)";
     private static final int MAX_ATTEMPTS = 2;
     private static final long BACKOFF = 300; // ms
     private static final int PREFETCH = 200; // messages received during a lead, and messages being handled

@@ -8,7 +8,7 @@ use PhpAmqpLib\Exception\AMQPTimeoutException;
 use PhpAmqpLib\Message\AMQPMessage;
 
 const OURS = '/^(x-death$|x-(first|last)-death-|x-delay$|x-delivery-count$|x-acquired-count$|x-opt-|B?CC$'
-    . '|rabbitdelay-(lead|absolute|clock-offset|returned)$)/';
+    . '|rabbitdelay-(lead|absolute|clock-offset|returned|expired|deliveries)$)/';
 const MAX_ATTEMPTS = 2;
 const BACKOFF = 300; // ms
 const PREFETCH = 200; // messages received during a lead, and messages being handled

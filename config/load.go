@@ -188,42 +188,43 @@ func (l *loader) layers(data []byte) {
 	}
 }
 
-// unknownVariables reports environment variables that look like settings but do not exist. Without this check, a
-// misspelt variable would go unnoticed.
+// unknownVariables reports environment variables that begin with envPrefix but belong to no setting. Without this
+// check, a misspelt variable would go unnoticed.
 func (l *loader) unknownVariables(known map[string]bool) {
 	names, parts := slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(l.file.keys()))
 	for _, kv := range os.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
-		if !strings.HasPrefix(name, envPrefix+"_") || known[name] || serviceVariable(name, value) {
+		if !strings.HasPrefix(name, envPrefix+"_") || known[name] || serviceVariable(name, value) || development.MatchString(name) {
 			continue
 		}
-		if slices.ContainsFunc(parts, func(key string) bool { return name == variable(key) }) {
+		if slices.ContainsFunc(parts, func(key string) bool {
+			return name == variable(key) || !slices.Contains(sections, key) && strings.HasPrefix(name, variable(key)+"_")
+		}) {
 			l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "this part of the file is not a setting and has no environment variable; `rabbitdelay settings` lists the variables")
 			continue
 		}
-		// Other programs of this project have variables whose names are the beginning of a setting's variable. Such a
-		// name is not a misspelt setting.
-		longer := func(setting string) bool { return strings.HasPrefix(setting, name) }
-		meant := naming.DidYouMean(name, slices.DeleteFunc(slices.Clone(names), longer))
-		inSection := slices.ContainsFunc(sections, func(s string) bool { return strings.HasPrefix(name, variable(s)+"_") })
-		if inSection || meant != "" {
-			l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "no setting has this environment variable; `rabbitdelay settings` lists the variables%s", meant)
-		}
+		l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "no setting has this environment variable; `rabbitdelay settings` lists the variables%s", naming.DidYouMean(name, names))
 	}
 }
 
+// development matches the variables of this project's tests and builds. They may be set in a developer's shell and are
+// not misspelt settings.
+var development = regexp.MustCompile("^" + envPrefix + "_(TEST_.*|SKIP_INTEGRATION|START_BROKER|(MANAGEMENT|POSTGRES|MARIADB|MYSQL)_URL|PLUGIN_DIR|NEXT_IMAGE|IMAGES" +
+	"|CONFORMANCE_TABLE|FAKETIME|FAULTS_CONSUMER|SIMULATE_(CHILD|SEEDS)|TIER_SAMPLE)$")
+
 // service matches the variables that Kubernetes sets in every container for each Service, and Docker for each link.
 // They look like settings if the service has a name such as rabbitdelay-broker.
-var service = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$`)
+var service = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$|^RABBITDELAY_([A-Z0-9_]+_)?ENV_`)
 
 // serviceVariable reports whether a variable was set for a service. The variable …_PORT of a service is an address,
-// such as tcp://10.0.0.1:5672. If it is a number, the user may have meant it as a setting.
+// such as tcp://10.0.0.1:5672. If it is a number, the user may have meant it as a setting. The variable …_NAME of a
+// Docker link is a path, such as /app/rabbitdelay.
 func serviceVariable(name, value string) bool {
 	if strings.HasSuffix(name, "_PORT") {
 		protocol, _, ok := strings.Cut(value, "://")
 		return ok && slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) || service.MatchString(name)
 	}
-	return service.MatchString(name)
+	return service.MatchString(name) || strings.HasSuffix(name, "_NAME") && strings.HasPrefix(value, "/")
 }
 
 // read parses the values that viper chose and assigns them to the settings.

@@ -3,6 +3,8 @@ package config
 import (
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -76,6 +78,9 @@ func TestServiceVariables(t *testing.T) {
 		"RABBITDELAY_DELAY_RELAY_SERVICE_HOST":     "10.0.0.2",
 		"RABBITDELAY_BROKER_URL_PORT_5672_TCP":     "tcp://10.0.0.1:5672",
 		"RABBITDELAY_SERVICE_HOST":                 "10.0.0.3",
+		"RABBITDELAY_PORT":                         "tcp://10.0.0.3:8080",
+		"RABBITDELAY_NAME":                         "/app/rabbitdelay", // of a Docker link
+		"RABBITDELAY_ENV_GOMAXPROCS":               "2",
 		"RABBITDELAY_SKIP_INTEGRATION":             "1", // a variable of another program
 		"RABBITDELAY_MANAGEMENT_URL":               "http://127.0.0.1:15672",
 		"RABBITDELAY_START_BROKER":                 "node",
@@ -100,6 +105,9 @@ func TestMisspeltVariables(t *testing.T) {
 		"RABBITDELAY_DATABASE_ULR":    "; did you mean RABBITDELAY_DATABASE_URL?",
 		"RABBITDELAY_BROKER_PORT":     "; did you mean RABBITDELAY_BROKER_URL?",
 		"RABBITDELAY_BROKER_HOSTNAME": "",
+		"RABBITDELAY_QUEUE":           "",
+		"RABBITDELAY_RETRY":           "",
+		"RABBITDELAY_SOMETHING_ELSE":  "",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, "5672")
@@ -112,9 +120,32 @@ func TestMisspeltVariables(t *testing.T) {
 	}
 }
 
+// The variables of this project's tests, which a developer's shell may have set, are not misspelt settings.
+func TestDevelopmentVariables(t *testing.T) {
+	text, err := os.ReadFile("../docs/development.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"RABBITDELAY_MARIADB_URL", "RABBITDELAY_MYSQL_URL", "RABBITDELAY_IMAGES", "RABBITDELAY_TEST_TIER"}
+	for _, m := range regexp.MustCompile("(RABBITDELAY_[A-Z_]+)[`=]").FindAllStringSubmatch(string(text), -1) {
+		if !slices.ContainsFunc(settings, func(s setting) bool { return variable(s.path) == m[1] }) {
+			names = append(names, m[1])
+		}
+	}
+	if len(names) < 9 {
+		t.Fatalf("got the variables %v, want more than 8 from docs/development.md", names)
+	}
+	for _, name := range names {
+		t.Setenv(name, "1")
+	}
+	if _, err := Load(Source{}); err != nil {
+		t.Errorf("Load: got %v, want no error", err)
+	}
+}
+
 // A whole section of the file cannot be set by a variable. Without an error, a service would start with defaults.
 func TestVariablesOfWholeParts(t *testing.T) {
-	for _, name := range []string{"RABBITDELAY_BROKER", "RABBITDELAY_DESTINATIONS", "RABBITDELAY_QUEUES", "RABBITDELAY_SCHEDULES", "RABBITDELAY_DELAY"} {
+	for _, name := range []string{"RABBITDELAY_BROKER", "RABBITDELAY_DESTINATIONS", "RABBITDELAY_QUEUES", "RABBITDELAY_SCHEDULES", "RABBITDELAY_DELAY", "RABBITDELAY_DESTINATIONS_0_QUEUE"} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, "amqp://localhost")
 			_, err := Load(Source{})

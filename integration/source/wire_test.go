@@ -1,7 +1,6 @@
 package source
 
 import (
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,19 +9,12 @@ import (
 
 // The consumers in other languages remove the headers that docs/wire.md lists before they publish a message again.
 func TestWireHeadersToRemove(t *testing.T) {
-	read := func(name string) string {
-		text, err := os.ReadFile("../../" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
 	names := func(text string) []string {
 		list := regexp.MustCompile(`[a-z]+(-[a-z]+)*`).FindAllString(strings.ReplaceAll(text, "rabbitdelay-", ""), -1)
 		slices.Sort(list)
 		return list
 	}
-	rule := regexp.MustCompile("Also remove ((`rabbitdelay-[a-z-]+`(, | and )?)+)").FindStringSubmatch(read("docs/wire.md"))
+	rule := regexp.MustCompile("Also remove ((`rabbitdelay-[a-z-]+`(, | and )?)+)").FindStringSubmatch(read(t, "docs/wire.md"))
 	if rule == nil {
 		t.Fatal("docs/wire.md: found no sentence about the headers of rabbitdelay to remove")
 	}
@@ -32,7 +24,7 @@ func TestWireHeadersToRemove(t *testing.T) {
 		"java/Consumer.java": `rabbitdelay-\(([a-z|-]+)\)`,
 		"python/consumer.py": `(?s)"BCC",(.+?)\)`,
 	} {
-		m := regexp.MustCompile(list).FindStringSubmatch(read("integration/wire/" + file))
+		m := regexp.MustCompile(list).FindStringSubmatch(read(t, "integration/wire/"+file))
 		if m == nil {
 			t.Errorf("%s: found no list of headers to remove", file)
 			continue

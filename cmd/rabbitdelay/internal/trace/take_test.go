@@ -28,12 +28,13 @@ import (
 )
 
 // empty is a management API that lists all objects. At first it has no message counts. After some time it counts all
-// queues as empty, unless that time is 0.
+// queues as empty, except those in leaving, unless that time is 0.
 type empty struct {
 	topology.Topology
 
-	since  time.Time
-	counts time.Duration
+	leaving map[string]int // numbers of messages that are not ready, because the broker is dead-lettering them
+	since   time.Time
+	counts  time.Duration
 }
 
 func (e empty) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -43,7 +44,8 @@ func (e empty) RoundTrip(r *http.Request) (*http.Response, error) {
 		for _, q := range e.Queues {
 			list = append(list, map[string]any{"name": q.Name, "type": "quorum", "durable": true, "arguments": q.Table()})
 			if e.counts > 0 && time.Since(e.since) >= e.counts {
-				list[len(list)-1]["messages"], list[len(list)-1]["messages_ready"] = 0, 0
+				n := e.leaving[q.Name]
+				list[len(list)-1]["messages"], list[len(list)-1]["messages_ready"], list[len(list)-1]["messages_dlx"] = n, 0, n
 			}
 		}
 	case strings.HasPrefix(path, "/api/exchanges/"):
@@ -170,6 +172,62 @@ func TestTakeLooksForItself(t *testing.T) {
 					if s.Queue == "q.dead" && s != c.searched {
 						t.Errorf("the search of q.dead: got %+v, want %+v", s, c.searched)
 					}
+				}
+			})
+		})
+	}
+}
+
+// If a message waits in the route queue of an exchange destination that the file does not list, the trace names this queue.
+func TestTakeNamesAnUnlistedRouteQueue(t *testing.T) {
+	hour, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const route = "delay.route.events:order.expired"
+	listed := hour.Topology()
+	there := listed
+	events := topology.Destination{Exchange: "events", RoutingKey: "order.expired"}
+	there.Destinations, there.Bindings = []topology.Destination{events}, append(slices.Clone(there.Bindings), hour.Bindings(events)...)
+	there = there.WithDestinationQueues("delay", topology.Quorum)
+	for name, c := range map[string]struct {
+		leaving    int
+		why        string
+		unsearched []string
+	}{
+		"the exchange routes it nowhere": {1, "it may be among the messages of the queue " + route + ", which is not searched", []string{route}},
+		"nothing waits":                  {0, "nothing is known about this id; a consumer may hold it", []string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := amqptest.NewServer(amqptest.Options{Version: "4.3.0"})
+				defer srv.Close()
+				conn, err := srv.Connect()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = conn.Close() }()
+				if _, err := (live.Broker{Conn: conn}).Apply(t.Context(), there, live.ApplyOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: empty{
+					Topology: there, leaving: map[string]int{route: c.leaving}, since: time.Now(), counts: time.Nanosecond,
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second)
+				got, err := trace.Take(t.Context(), "it", trace.Source{Status: status.Source{
+					Want: doctor.Config{Want: listed},
+					Broker: snapshot.Source{Management: m, Dial: func(ctx context.Context) (*amqp.Connection, error) {
+						return inspect.Dial(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+					}},
+				}})
+				if err != nil || !got.Complete() {
+					t.Fatalf("Take: got error %v and the unchecked areas %v, want no error and a complete trace", err, got.Unchecked)
+				}
+				if !strings.Contains(got.Why, c.why) || !slices.Equal(got.Unsearched, c.unsearched) {
+					t.Errorf("got Why = %q and Unsearched = %q, want %q in Why, and Unsearched = %q", got.Why, got.Unsearched, c.why, c.unsearched)
 				}
 			})
 		})

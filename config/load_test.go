@@ -427,8 +427,8 @@ destinations:
 	}
 }
 
-// Keys that start with x- are ignored in nested mappings too, and in mappings that are merged into others. Names that the
-// user chooses and arguments of queues are kept.
+// Keys that start with x- are ignored in nested mappings too, and in mappings that are merged into others. Names that
+// the user chooses and arguments of queues are kept.
 func TestExtensionKeys(t *testing.T) {
 	c, err := load([]byte(`
 broker: {x-team: [a, b], max_in_flight: 7}

@@ -133,8 +133,8 @@ func (r *Reader) expected(n *yaml.Node, path, what string) {
 
 // Mapping reads a mapping with the given keys. As in compose files, it ignores other keys that begin with x-, which can
 // contain notes or anchors. Two kinds of them are nevertheless unknown keys below the top level, because they look like
-// broker arguments that have been written in the wrong place: reserved keys, and all keys in a mapping that also has the
-// key arguments.
+// broker arguments that have been written in the wrong place: reserved keys, and all keys in a mapping that also has
+// the key arguments.
 func (r *Reader) Mapping(n *yaml.Node, path string, fields map[string]Field) {
 	if r.shape != nil {
 		r.shape.Kind, r.shape.Fields, r.shape.Extensible = Object, map[string]*Shape{}, extensible(path, fields)

@@ -178,7 +178,8 @@ func TestTakeLooksForItself(t *testing.T) {
 	}
 }
 
-// If a message waits in the route queue of an exchange destination that the file does not list, the trace names this queue.
+// If a message waits in the route queue of an exchange destination that the file does not list, the trace names this
+// queue.
 func TestTakeNamesAnUnlistedRouteQueue(t *testing.T) {
 	hour, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
 	if err != nil {

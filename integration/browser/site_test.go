@@ -54,8 +54,8 @@ func newSite(t *testing.T, b *broker.Broker, delay, databaseURL string, db *sql.
 	if err := schedule.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp(t.TempDir(), "") // its group cannot write to it, whatever the umask is
-	if err != nil {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil { // its group cannot write to it, whatever the umask is
 		t.Fatal(err)
 	}
 	file, users := filepath.Join(dir, "delays.yaml"), filepath.Join(dir, "users.yaml")

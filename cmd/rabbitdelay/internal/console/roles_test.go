@@ -28,8 +28,8 @@ const password = "correct horse battery"
 // withUsers writes a users file with the viewer vera and the operator otto.
 func withUsers(t *testing.T) (file string, change func(*Config)) {
 	t.Helper()
-	folder, err := os.MkdirTemp(t.TempDir(), "") // its group cannot write to it, whatever the umask is
-	check(t, err)
+	folder := t.TempDir()
+	check(t, os.Chmod(folder, 0o700)) // its group cannot write to it, whatever the umask is
 	file = filepath.Join(folder, "users.yaml")
 	for name, role := range map[string]Role{"vera": RoleViewer, "otto": RoleOperator} {
 		_, err := SetUser(file, name, role, []byte(password))

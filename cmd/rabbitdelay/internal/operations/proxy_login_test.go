@@ -86,8 +86,8 @@ func TestServeBehindAProxyWithALogin(t *testing.T) {
 	startNginx(t, proxy, console)
 	file := filepath.Join(t.TempDir(), "delays.yaml")
 	suite.MustSucceed(t, os.WriteFile(file, fmt.Appendf(nil, serveBehindProxy, nobody), 0o600))
-	folder, err := os.MkdirTemp(t.TempDir(), "") // its group cannot write to it, whatever the umask is
-	suite.MustSucceed(t, err)
+	folder := t.TempDir()
+	suite.MustSucceed(t, os.Chmod(folder, 0o700)) // its group cannot write to it, whatever the umask is
 	users := filepath.Join(folder, "users.yaml")
 	made := suite.RunCLI(t.Context(), "users", "token", "deploy", "--role", "operator", "--users", users)
 	if made.Code != 0 {

@@ -194,8 +194,8 @@ func TestServeWithoutDatabase(t *testing.T) {
 // With --probe, only that address answers probes, and the main address does not.
 func TestServeProbe(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
-	folder, err := os.MkdirTemp(t.TempDir(), "") // its group cannot write to it, whatever the umask is
-	if err != nil {
+	folder := t.TempDir()
+	if err := os.Chmod(folder, 0o700); err != nil { // its group cannot write to it, whatever the umask is
 		t.Fatal(err)
 	}
 	users := filepath.Join(folder, "users.yaml")

@@ -250,8 +250,8 @@ func TestUsersFile(t *testing.T) {
 // folder returns a new folder that only its owner can write to, whatever the umask is.
 func folder(t *testing.T) string {
 	t.Helper()
-	folder, err := os.MkdirTemp(t.TempDir(), "")
-	if err != nil {
+	folder := t.TempDir()
+	if err := os.Chmod(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return folder

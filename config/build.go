@@ -99,7 +99,7 @@ func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy,
 		return nil, err
 	}
 	if log != nil {
-		log.Info("strategy", zap.String("strategy", s.Name()), zap.String("reason", reason), zap.Duration("max_delay", s.MaxDelay()))
+		log.Info("strategy", zap.String("strategy", s.Name()), zap.String("reason", reason), zap.String("max_delay", topology.FormatDuration(s.MaxDelay())))
 	}
 	return c.withPrevious(s)
 }

@@ -16,11 +16,27 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
+
+// The log of the strategy has its longest delay in the form of other durations, and not with thousands of hours.
+func TestLoggedMaxDelay(t *testing.T) {
+	core, seen := observer.New(zap.InfoLevel)
+	c := mustLoad(t, "broker: {url: amqp://localhost}\ndelay: {strategy: bucket}\n")
+	if _, err := c.Strategy(t.Context(), zap.New(core)); err != nil {
+		t.Fatal(err)
+	}
+	list := seen.FilterMessage("strategy").All()
+	if len(list) != 1 || list[0].ContextMap()["max_delay"] != "383d23h59m59.99s" {
+		t.Errorf(`log lines of the strategy: got %v, want one with max_delay = "383d23h59m59.99s"`, list)
+	}
+}
 
 func mustLoad(t *testing.T, yaml string) *Config {
 	t.Helper()

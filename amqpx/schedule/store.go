@@ -168,7 +168,7 @@ func (s *Store) reports(part string) func(error) {
 		log, ended := s.faults.setOutcome(part, err, s.pace.Local())
 		if err == nil {
 			if ended > worthLogging {
-				s.log.Info("schedule: "+part+" works again", zap.Duration("failed_for", ended))
+				s.log.Info("schedule: "+part+" works again", zap.String("failed_for", topology.FormatDuration(ended)))
 			}
 			return
 		}

@@ -86,9 +86,9 @@ func (k *Consumer) toReturn(r *replacement, d *Delivery, p disposition) {
 func (k *Consumer) toDelay(r *replacement, d *Delivery, p disposition) {
 	r.Delay = k.nextDelay(d, p)
 	if r.outcome == Retried { // log the first one, and only count further ones within a minute
-		k.failures.Warn(k.log, "", "a handler failed; its message is retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Int("max_attempts", d.MaxAttempts), zap.Duration("delay", r.Delay), zap.String("error", p.text))
+		k.failures.Warn(k.log, "", "a handler failed; its message is retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Int("max_attempts", d.MaxAttempts), zap.String("delay", topology.FormatDuration(r.Delay)), zap.String("error", p.text))
 	}
-	k.log.Debug(string(r.outcome), zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Int("snoozes", d.Snoozes), zap.Duration("delay", r.Delay), zap.String("error", p.text))
+	k.log.Debug(string(r.outcome), zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Int("snoozes", d.Snoozes), zap.String("delay", topology.FormatDuration(r.Delay)), zap.String("error", p.text))
 	if behind := d.DueAt.Sub(k.all.cfg.Now().Add(r.Delay)); behind > 0 && behind < math.MaxInt64 {
 		// This process's clock is behind the publisher's. The new due time must not be before the current one, because
 		// the message would then look like an older message.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -523,23 +524,22 @@ func TestLimitCheckCreatesNoQueue(t *testing.T) {
 			c := m.open(amqpx.Config{Lead: time.Minute})
 			var got collector
 			c.consume("q", got.handle)
-			declared := 0 // the check declares the queue twice, and the restarting consumer declares it again
+			var declared atomic.Int64 // the check declares the queue twice, and the restarting consumer declares it again
 			defer m.Control(func(f amqptest.Frame) (a amqptest.Action) {
 				if f.FromClient && f.Method == "queue.declare" && f.Name == "q" {
-					declared++
-					a.Delay = []time.Duration{0, 0, 2 * time.Second, 5 * time.Second}[min(declared, 3)]
+					a.Delay = []time.Duration{0, 0, 2 * time.Second, 5 * time.Second}[min(declared.Add(1), 3)]
 				}
 				return a
 			})()
 			c.mustSend(amqpx.Message{Queue: "q", Delay: 90 * time.Second})
-			declared = 0
+			declared.Store(0)
 			after(31 * time.Second)
 			if _, err := m.Channel().QueueDelete("q", false, false, false); err != nil {
 				t.Fatal(err)
 			}
 			after(3 * time.Second)
-			if _, exists := m.Queue("q"); exists || declared < 2 {
-				t.Errorf("RabbitMQ %s: got %d declarations of the deleted queue, and the queue exists: %t, want at least 2 and false", version, declared, exists)
+			if _, exists := m.Queue("q"); exists || declared.Load() < 2 {
+				t.Errorf("RabbitMQ %s: got %d declarations of the deleted queue, and the queue exists: %t, want at least 2 and false", version, declared.Load(), exists)
 			}
 		})
 	}

@@ -30,7 +30,7 @@ func TestCLISendAndConsume(t *testing.T) {
 	queue := suite.NewQueue(t)
 	sent := cliOn(t, "send", "--queue", queue, "--delay", "300ms", "--spread", "1s", "--count", "500", "--id", "x",
 		"--header", "a=b", "--body", `{"order":42}`, "--content-type", "application/json", "--json")
-	m := sent.Last(t, "sent", "confirmed", "seconds", "strategy")
+	m := sent.Last(t, "sent", "confirmed", "unknown", "seconds", "strategy")
 	if sent.Code != 0 || len(sent.Lines()) != 1 || m["sent"] != 500.0 || m["confirmed"] != 500.0 || m["strategy"] != "bucket" {
 		t.Fatalf(`send: got %v, want exit code 0, 1 line, sent = 500, confirmed = 500 and strategy = "bucket"`, sent)
 	}
@@ -116,7 +116,7 @@ func TestCLISendFails(t *testing.T) {
 		"belongs to the delay str": {"--queue", "delay.bucket.1s", "--delay", "1s"},
 	} {
 		got := cliOn(t, append([]string{"send", "--count", "3", "--json"}, args...)...)
-		m := got.Last(t, "sent", "confirmed", "seconds", "strategy")
+		m := got.Last(t, "sent", "confirmed", "unknown", "seconds", "strategy")
 		var e struct{ Error string }
 		lines := strings.Split(strings.TrimSpace(got.Stderr), "\n") // the last line, after those about declarations
 		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &e); err != nil {

@@ -315,7 +315,7 @@ func TestCLIDestroyAsks(t *testing.T) {
 			"give --yes":                 {},
 			"add --force":                {"--yes", "--messages", "3"},
 			"expected 0 or more":         {"--yes", "--force", "--messages", "-1"},
-			"only one of --destinations": {"--yes", "--destinations", "--layout", "x"},
+			"--destinations and --layout cannot be combined": {"--yes", "--destinations", "--layout", "x"},
 			"the broker has no layout":   {"--yes", "--layout", "x"},
 		} {
 			if r := cmd(append([]string{"destroy"}, args...)...); r.Code != 1 || !strings.Contains(r.Stderr, want) {

@@ -142,7 +142,7 @@ func TestServeBehindAProxyWithALogin(t *testing.T) {
 		{"an operator", through, "anna", nil, 200, "anna"},
 		{"a viewer", through, "ben", nil, 200, "ben"},
 		{"no login at the proxy", through, "", nil, 401, "Authorization Required"},
-		{"no group", through, "carl", nil, 403, "carl is in no group"},
+		{"no group", through, "carl", nil, 403, "carl is not in any group"},
 		{"a forged user", through, "ben", []string{"X-Forwarded-User", "anna", "X-Forwarded-Groups", "sre"}, 200, "ben"},
 		{"past the proxy", direct, "", []string{"X-Forwarded-User", "anna", "X-Forwarded-Groups", "sre"}, 403, "only requests through its proxy"},
 		{

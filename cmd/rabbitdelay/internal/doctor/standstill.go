@@ -303,5 +303,9 @@ func (x *examination) whyStandstill() (why, fix string) {
 	if x.version.Before(4, 2, 7) || x.version.AtLeast(4, 3, 0) && x.version.Before(4, 3, 1) || !x.version.Known() {
 		causes = append(causes, "before RabbitMQ 4.2.7 and 4.3.1 sometimes after two changes of the queue's leader at the same time, until the next change")
 	}
+	if x.version.AtLeast(4, 0, 0) && x.version.Before(4, 3, 0) || !x.version.Known() {
+		causes = append(causes, "in all queues of a node before RabbitMQ 4.3, sometimes after a virtual host was deleted while a client declared delay queues in it "+
+			"(the process rabbit_fifo_dlx_sup is then gone), until the node restarts")
+	}
 	return "Delay queues stall in these cases: " + strings.Join(causes, "; ") + ".", look
 }

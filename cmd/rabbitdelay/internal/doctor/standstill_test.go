@@ -323,6 +323,14 @@ func TestCauseOfAStandstill(t *testing.T) {
 			change: func(s *Snapshot) { s.Nodes, s.NodesComplete = nil, false },
 			want:   "stall in these cases: after a node started without advanced.config, for up to 6m; after a node's clock was set back", notWant: "3.10", fix: "universaltime",
 		},
+		"RabbitMQ 4.0": {
+			change: func(s *Snapshot) { s.Version = "4.0.5" },
+			want:   "sometimes after a virtual host was deleted while a client declared delay queues in it (the process rabbit_fifo_dlx_sup is then gone), until the node restarts", notWant: "3.10", fix: "universaltime",
+		},
+		"RabbitMQ 4.3": {
+			change: func(s *Snapshot) { s.Version = "4.3.6" },
+			want:   "while a destination refuses messages.", notWant: "rabbit_fifo_dlx_sup", fix: "universaltime",
+		},
 		"an old broker": {
 			change: func(s *Snapshot) { s.Version = "3.10.8" },
 			want:   "on RabbitMQ 3.10 after a full disk, until a restart; before RabbitMQ 4.2.7", notWant: "advanced.config", fix: "universaltime",

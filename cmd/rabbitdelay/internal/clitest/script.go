@@ -54,7 +54,8 @@ func params(open func(amqptest.Options) (Host, error)) testscript.Params {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("USER", "tester")
-			if err := os.Chmod(e.WorkDir, 0o700); err != nil { // a users file is refused if its folder's group can write to it
+			// A users file is refused if its folder's group can write to it.
+			if err := os.Chmod(e.WorkDir, 0o700); err != nil { //nolint:gosec // it is a folder
 				return err
 			}
 			s := &state{open: open}

@@ -312,11 +312,11 @@ func TestCLIDestroyAsks(t *testing.T) {
 		}
 		before := v.Objects(t)
 		for want, args := range map[string][]string{
-			"give --yes":                 {},
-			"add --force":                {"--yes", "--messages", "3"},
-			"expected 0 or more":         {"--yes", "--force", "--messages", "-1"},
+			"give --yes":         {},
+			"add --force":        {"--yes", "--messages", "3"},
+			"expected 0 or more": {"--yes", "--force", "--messages", "-1"},
 			"--destinations and --layout cannot be combined": {"--yes", "--destinations", "--layout", "x"},
-			"the broker has no layout":   {"--yes", "--layout", "x"},
+			"the broker has no layout":                       {"--yes", "--layout", "x"},
 		} {
 			if r := cmd(append([]string{"destroy"}, args...)...); r.Code != 1 || !strings.Contains(r.Stderr, want) {
 				t.Errorf("%v: got %s, want exit code 1 and Stderr with %q", args, r, want)

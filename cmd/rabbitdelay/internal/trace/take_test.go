@@ -217,7 +217,7 @@ func TestTakeNamesAnUnlistedRouteQueue(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(time.Second)
+				<-time.After(time.Second)
 				got, err := trace.Take(t.Context(), "it", trace.Source{Status: status.Source{
 					Want: doctor.Config{Want: listed},
 					Broker: snapshot.Source{Management: m, Dial: func(ctx context.Context) (*amqp.Connection, error) {

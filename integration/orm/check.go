@@ -119,7 +119,7 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 				return fmt.Errorf("scheduling an existing ID: got error %w, want schedule.ErrExists", err)
 			}
 			if got, err := tasks.Get(t.Context(), ex, id); err != nil || !bytes.Equal(got.Body, body) || got.Headers["k"] != "it's ?" {
-				return fmt.Errorf("Get in the transaction: got %+v and error %w, want the scheduled task", got, err)
+				return fmt.Errorf("reading the task in the transaction: got %+v and error %w, want the scheduled task", got, err)
 			}
 			return end
 		})

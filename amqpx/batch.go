@@ -50,7 +50,7 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 // outcome panicked or ended its goroutine (runtime.Goexit), in which case all messages were still tried.
 func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i int, err error)) error {
 	if outcome == nil {
-		return fmt.Errorf("%w: SendEach: outcome is nil; SendBatch collects the outcomes", ErrConfig)
+		return fmt.Errorf("%w: SendEach: outcome is nil; pass a function, or use SendBatch, which collects the outcomes", ErrConfig)
 	}
 	var panicked atomic.Pointer[guard.PanicError] // the last panic of outcome
 	err := c.sendEach(ctx, msgs, func(i int, err error) {

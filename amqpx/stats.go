@@ -43,7 +43,7 @@ type ConnectionStats struct {
 	State State `json:"state,omitempty"`
 	// Since is when that state began. Failed attempts to reconnect do not change it.
 	Since time.Time `json:"since,omitzero"`
-	// Silent is the time since which the broker has not answered on an open connection. The client asks the
+	// Silent is when the broker stopped answering on an open connection. The client asks the
 	// broker for an answer when a queue is stuck. If the broker stays silent, missed heartbeats may close the
 	// connection later. Silent is zero while the broker answers.
 	Silent time.Time `json:"silent,omitzero"`
@@ -107,7 +107,7 @@ type ConsumerStats struct {
 	Waiting  int `json:"waiting"`
 	Settling int `json:"settling"`
 	Prefetch int `json:"prefetch"`
-	// Oldest is the time since which the first of the Waiting messages has been ready for a handler. It is zero if
+	// Oldest is when the first of the Waiting messages became ready for a handler. It is zero if
 	// there is none, during a pause, and while all of them wait for an earlier delivery of the same message to
 	// end. It shows the lag that this process causes by too few or too slow handlers.
 	Oldest time.Time `json:"oldest,omitzero"`

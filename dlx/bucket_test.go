@@ -137,7 +137,8 @@ func TestBucketDelayErrors(t *testing.T) {
 	}
 }
 
-// A tolerance that would overflow has the same result as one up to the longest delay.
+// If the sum of delay and tolerance overflows, the route is the same as with a tolerance that just reaches the longest
+// delay.
 func TestBucketToleranceOverflow(t *testing.T) {
 	for _, c := range configs() {
 		bucket := newBucket(t, c)

@@ -157,7 +157,7 @@ func TestBodies(t *testing.T) {
 			}
 			d, ok, err := ch.Get("q", true)
 			if err != nil || !ok || !bytes.Equal(d.Body, body) || d.Headers["size"] != int64(size) {
-				t.Errorf("basic.get: got a message: %t, with %d bytes and the error %v, want a message with %d bytes and no error", ok, len(d.Body), err, size)
+				t.Errorf("basic.get: got ok = %t, %d bytes, header size = %v, error %v, want ok, %d bytes, the same size in the header and no error", ok, len(d.Body), d.Headers["size"], err, size)
 			}
 		}
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))

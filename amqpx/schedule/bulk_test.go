@@ -209,7 +209,7 @@ func TestBulkRunNowSpreadOnce(t *testing.T) {
 	})
 	t.Run("due within the period", func(t *testing.T) {
 		s, _ := closedStore(t)
-		many(t, s, time.Now().Add(time.Minute), 100) // due within the next 100 s
+		many(t, s, time.Now().Add(time.Minute), 100) // due 60 to 159 s from now
 		o := BulkOptions{Batch: 1, Spread: 30 * time.Minute}
 		n, err := s.BulkCount(t.Context(), Filter{}, BulkRunNow(), o)
 		check(t, err)

@@ -96,7 +96,7 @@ func laneOf(d topology.Destination) (rows.Lane, error) {
 	case (d.Queue == "") == (d.Exchange == ""):
 		return rows.Lane{}, fmt.Errorf("%w: queue %q and exchange %q; set exactly one of them", ErrConfig, d.Queue, d.Exchange)
 	case d.RoutingKey != "":
-		return rows.Lane{}, fmt.Errorf("%w: exchange %q with routing key %q; an exchange is held back with all its routing keys: omit the key", ErrConfig, d.Exchange, d.RoutingKey)
+		return rows.Lane{}, fmt.Errorf("%w: exchange %q with routing key %q; a pause or rate limit applies to all routing keys of an exchange, so omit the routing key", ErrConfig, d.Exchange, d.RoutingKey)
 	case len(d.Queue+d.Exchange) > rows.MaxName || !rows.IsText(d.Queue+d.Exchange):
 		return rows.Lane{}, fmt.Errorf("%w: queue %.300q and exchange %.300q; expected at most %d bytes of UTF-8 without NUL", ErrConfig, d.Queue, d.Exchange, rows.MaxName)
 	}

@@ -143,8 +143,9 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	if effects != innocent || distinct != innocent {
 		t.Errorf("there are %d effects of %d different tasks, want one for each of the %d other tasks (%v)", effects, distinct, innocent, rows)
 	}
-	// One of the two may have no dead letter: the other one may have ended the process after the failure was recorded
-	// and before the dead letter was sent. It may have two if the process ended before the acknowledgement.
+	// Each of the two tasks has one dead letter, with two exceptions. A task has none if the other task killed the
+	// process after the failure was recorded and before the dead letter was sent. It has two if the process was killed
+	// before the delivery was acknowledged.
 	q, _ := srv.Queue("q.dead")
 	if len(q.Messages) == 0 || slices.ContainsFunc(q.Messages, func(m amqptest.Message) bool { return !slices.Contains(killers, m.MessageId) }) {
 		t.Errorf("q.dead: got the dead letters %+v, want at least one, and only those of %q", q.Messages, killers)

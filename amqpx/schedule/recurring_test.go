@@ -41,7 +41,8 @@ func newCalendar(t *testing.T, relays int) *calendar {
 
 func (c *calendar) schedules() RecurringTasks { return c.stores[0].Recurring() }
 
-// look makes a relay create the tasks of all recurring tasks that are due for planning.
+// look makes a relay plan all recurring tasks that are due for planning, completes the tasks that are due unless c.idle
+// is set, and returns the planner's pause.
 func (c *calendar) look() time.Duration {
 	c.t.Helper()
 	pause, err := c.stores[0].planner.PlanAll(c.t.Context())

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Run relays tasks, creates the tasks of recurring tasks, sends overdue tasks again and purges
+// Run relays tasks, creates a task for each occurrence of a recurring task, sends overdue tasks again and purges
 // finished tasks until ctx ends. It then finishes the running batches, within PublishTimeout and a few
 // seconds, and returns nil. Several processes may run it on one database. They share the work without
 // a leader.

@@ -92,7 +92,7 @@ func (t Task) Destination() topology.Destination {
 	return topology.Destination{Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey}
 }
 
-// DueSince returns the time since which the task is due: DeliverAt, or when the task was written if
+// DueSince returns when the task is or was due: DeliverAt, or when the task was written if
 // DeliverAt is 0, which means immediately. Use it to show the due time and to compute lateness.
 func (t TaskRow) DueSince() time.Time {
 	if t.DeliverAt.UnixMilli() == 0 {

@@ -95,7 +95,7 @@ func (b *Broker) MemoryBytes(ctx context.Context) (int64, error) {
 		out = out[start:]
 	}
 	if err := json.Unmarshal([]byte(out), &status); err != nil {
-		return 0, fmt.Errorf("rabbitmqctl status printed no JSON object: %w", err)
+		return 0, fmt.Errorf("rabbitmqctl status: the output is not a valid JSON object: %w", err)
 	}
 	if status.Memory.Total.RSS <= 0 {
 		return 0, fmt.Errorf("rabbitmqctl status has no memory.total.rss")

@@ -141,7 +141,7 @@ func leader(ctl func(args ...string) (string, error), queue string, number func(
 		Leader string `json:"leader"`
 	}
 	if err := json.Unmarshal([]byte(out), &queues); err != nil {
-		return 0, fmt.Errorf("cluster: list_queues printed no JSON: %w", err)
+		return 0, fmt.Errorf("cluster: list_queues: the output is not valid JSON: %w", err)
 	}
 	for _, q := range queues {
 		if q.Name != queue {

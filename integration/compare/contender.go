@@ -109,7 +109,7 @@ func contenders() []contender {
 	}
 }
 
-// tuned lists contenders with other settings than the defaults: exact delivery or shorter polling intervals.
+// tuned lists contenders with non-default settings: exact delivery or shorter polling intervals.
 func tuned() []contender {
 	return []contender{
 		{name: byExactPgx, keeper: postgreSQL, broker: true, open: openExactPgx},

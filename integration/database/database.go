@@ -52,9 +52,8 @@ type Options struct {
 	// data is kept in memory if enough memory is free.
 	Durable bool
 
-	// Snapshots makes a Redis server keep its data as it does by default, and as Debian's package does: in snapshots of
-	// the memory, at the earliest a minute after a change, and when it is asked to stop. Otherwise it appends every
-	// change to a file.
+	// Snapshots makes a Redis server persist its data as RDB snapshots, as it does by default and in Debian's package:
+	// no earlier than a minute after a change, and on shutdown. Otherwise it uses an append-only file (AOF).
 	Snapshots bool
 
 	// Statements makes PostgreSQL count the statements that it executes, in pg_stat_statements.

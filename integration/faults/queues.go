@@ -58,7 +58,7 @@ func (r *run) waiting(ctx context.Context) (total int, err error) {
 		Messages int    `json:"messages"`
 	}
 	if err := json.Unmarshal([]byte(out), &queues); err != nil {
-		return 0, fmt.Errorf("list_queues printed no JSON: %w", err)
+		return 0, fmt.Errorf("list_queues: the output is not valid JSON: %w", err)
 	}
 	names := r.delayQueues()
 	for _, q := range queues {

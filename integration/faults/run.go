@@ -32,7 +32,7 @@ type Config struct {
 	Tasks    float64       // tasks per second, in addition to the messages; default none
 	Settle   time.Duration // maximum time to wait for the last effects, default 10 min
 
-	Dir string            // for files; required
+	Dir string            // directory for the logs and data of the processes; required
 	Log func(line string) // receives progress; default: it is dropped
 }
 
@@ -44,7 +44,7 @@ type Injected struct {
 	Fault
 	Mixed         bool // another fault was active at the same time
 	Began, Healed time.Time
-	Over          time.Time     // when the other fault was also healed
+	Over          time.Time     // when all faults that were injected together were healed
 	Recovery      time.Duration // from Over until sends are confirmed and effects are on time; -1: not before the end
 	Err           error         // why it could not be injected or healed
 }

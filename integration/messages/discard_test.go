@@ -51,7 +51,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 			suite.Known(t, v, "q.dead")
 			p, err := inspect.Peek(t.Context(), lookingInto(t, v), "q.dead", inspect.PeekOptions{Management: v.Management})
 			if err != nil || len(p.Messages) != 1 {
-				t.Fatalf("got %v, %+v, want no error and one message", err, p)
+				t.Fatalf("peeking into q.dead: got error %v and %+v, want no error and one message", err, p)
 			}
 			return amqp.Delivery{Headers: p.Messages[0].Headers}
 		}

@@ -52,8 +52,8 @@ func medianOf(cell string) float64 {
 	return 0
 }
 
-// ours returns the color of a contender.
-func ours(name string) string {
+// classOf returns the CSS class of a contender: "a" for rabbitdelay's own, "b" for the others.
+func classOf(name string) string {
 	if strings.HasPrefix(name, "rabbitdelay") {
 		return "a"
 	}
@@ -80,7 +80,7 @@ func (f comparison) drawLateness() *canvas {
 	}
 	for i, r := range f.Lateness {
 		y := float64(top + row*i + row/2)
-		class, last := ours(r[0]), medianOf(r[5])
+		class, last := classOf(r[0]), medianOf(r[5])
 		c.text("e", left-12, y+4, r[0])
 		c.line("line "+class, at(medianOf(r[2])), y, at(last), y)
 		c.line("line "+class, at(last), y-6, at(last), y+6)

@@ -105,7 +105,7 @@ func (i item) after(e *event, s state) (all []state) {
 	return i.happens(e, s)
 }
 
-// happens is after for an effect.
+// happens returns the possible states after an effect. The method after handles all other events.
 func (i item) happens(e *event, s state) []state {
 	queue, _ := strings.CutPrefix(e.what, effect)
 	bit := 1 << slices.Index(subscribers[i.Dest], queue)

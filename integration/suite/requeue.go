@@ -23,7 +23,8 @@ func Requeuer(t *testing.T, v *Vhost) *amqpx.Client {
 	return OpenClient(t, amqpx.Config{URL: v.URL, Strategy: s})
 }
 
-// Buries declares a queue and publishes n messages to it whose headers say that they have died in the queue died.
+// Buries declares a queue and publishes n messages to it. Their headers say that they were dead-lettered from the queue
+// named by died.
 func Buries(t *testing.T, v *Vhost, queue, died string, n int, args amqp.Table) {
 	t.Helper()
 	ch := v.Channel(t)

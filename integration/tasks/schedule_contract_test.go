@@ -232,7 +232,7 @@ func TestLockedRateLimitIsReported(t *testing.T) {
 		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "mail", DeliverAt: time.Now()}))
 		suite.Eventually(t, "Health reports the lock", func() bool {
 			text := fmt.Sprint(s.Health())
-			return strings.Contains(text, "another session has locked the rate limit of mail") &&
+			return strings.Contains(text, "another session has held the lock on the rate limit of mail") &&
 				strings.Contains(text, "pg_terminate_backend")
 		})
 		stop()

@@ -512,7 +512,7 @@ func TestScheduleBadDestinations(t *testing.T) {
 		soon := time.Now().Add(time.Minute)
 		var tasks []schedule.Task
 		for i := range 100 {
-			// The tasks that cannot be sent are more urgent, and more than a batch.
+			// The tasks that cannot be sent are due first, and there are more of them than fit into a batch.
 			bad := orderTask(fmt.Sprintf("bad-%d", i), soon.Add(-time.Second))
 			bad.Queue = []string{"gone", "full", "impossible"}[i%3]
 			tasks = append(tasks, bad, orderTask(fmt.Sprintf("good-%d", i), soon))

@@ -98,9 +98,9 @@ func (p Plan) patterns(tier string, newest func() string) (run, skip string, err
 	}
 }
 
-// Sample returns what a test repeats on in make test-servers, for a list of servers whose differences rarely decide its
-// outcome: one of them, chosen by the test's name, so that all are used about equally often. In the other tiers it
-// returns the whole list, so make test-all runs every combination.
+// Sample picks the servers that a test runs on, for tests whose outcome rarely depends on the server. In make
+// test-servers it returns one element of the list, chosen by the test's name, so that all are used about equally often.
+// In the other tiers it returns the whole list, so make test-all runs every combination.
 func Sample[T any](test string, list []T) []T {
 	if os.Getenv(Env) != Servers || len(list) == 0 {
 		return list

@@ -86,10 +86,10 @@ func (e *ClusterError) Error() string {
 }
 
 // SameCluster checks that an AMQP connection and the management API belong to the same cluster. If the cluster has no
-// configured name (cluster_name), each node reports its own name over AMQP. A name that differs from the API's cluster
-// name must therefore be that of one of the API's nodes. If the user is not allowed to list the nodes, SameCluster
-// briefly declares an exclusive queue, which the API of the same cluster shows. The error is a *ClusterError if both
-// names are known and both checks fail.
+// configured name (cluster_name), each node reports its own name over AMQP, so a name that differs from the API's
+// cluster name is accepted if one of the API's nodes has it. Otherwise, or if the user is not allowed to list the
+// nodes, SameCluster briefly declares an exclusive queue and checks that the API shows it. If the API does not show the
+// queue, SameCluster returns a *ClusterError.
 func (m *Management) SameCluster(ctx context.Context, conn *amqp.Connection) error {
 	var overview struct {
 		Name string `json:"cluster_name"`

@@ -77,7 +77,7 @@ func TestInspectReadsEverything(t *testing.T) {
 				Arguments: amqp.Table{"x-message-ttl": int64(60000)}, Messages: 9, Unacked: 4, Leaving: 1,
 				Consumers: 1,
 				Members:   []string{"a", "b"}, Online: []string{"a", "b"}, Node: "a", State: "running",
-				// The effective policy follows from the policies, because the values that the queue reports are older.
+				// EffectivePolicy is computed from the policies, because the one that the queue reports may be stale.
 				Policy: "p", OperatorPolicy: "o", EffectivePolicy: map[string]any{"expires": int64(5)},
 			},
 			"old": {Uncounted: true, ArgumentsKnown: true, Type: topology.Classic, Durable: true, Arguments: amqp.Table{}, EffectivePolicy: map[string]any{}},

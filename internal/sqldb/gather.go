@@ -33,8 +33,8 @@ const (
 	mostLanes = 4
 )
 
-// NewGather returns a Gather with at most the given number of callers per transaction. The function together does the
-// work of all items. It may be run again, like the fn of Transact.
+// NewGather returns a Gather with at most the given number of callers per transaction. It calls together with the items
+// of several callers, in one transaction. Like the fn of Transact, together may be called again.
 func NewGather[T any](db DB, opts *sql.TxOptions, most int, together func(ctx context.Context, tx Tx, items []T) error) *Gather[T] {
 	return &Gather[T]{db: db, opts: opts, most: most, together: together}
 }

@@ -62,7 +62,7 @@ func (s *Store) Relays(ctx context.Context) ([]Relay, error) {
 			return list, err
 		}
 		if err := c.CanBeat(ctx); errors.Is(err, schedule.ErrReadOnly) {
-			return nil, fmt.Errorf("it is unknown whether a relay is running, because none can record that: %w", err)
+			return nil, fmt.Errorf("cannot tell whether a relay is running, because relays cannot write their heartbeats: %w", err)
 		}
 		return list, nil
 	})

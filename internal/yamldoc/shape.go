@@ -11,8 +11,8 @@ type Shape struct {
 	Kind   Kind
 	Null   bool              // whether the value may be left empty
 	Fields map[string]*Shape // for Object
-	// Extensible reports, for Object, whether keys that begin with x- are ignored. Below the top level, the reader's
-	// Reserved keys are not.
+	// Extensible reports whether keys of an Object that begin with x- are ignored. Below the top level, this does not
+	// apply to the reader's Reserved keys.
 	Extensible bool
 	Item       *Shape // for List
 	Meaning    string

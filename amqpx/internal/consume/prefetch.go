@@ -28,7 +28,7 @@ const shrinkAfter = 10 * time.Second
 type prefetch struct {
 	total    int // prefetch of all consumers together
 	extra    []brokerConsumer
-	idle     time.Time // the time since which little of the prefetch has been needed; zero while much is needed
+	idle     time.Time // when the need for the prefetch became small; zero while much of it is needed
 	changing bool
 	changed  chan prefetchChange
 

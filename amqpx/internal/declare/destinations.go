@@ -172,7 +172,8 @@ func (ds *destinations) start(d *destination, sess *Session, dest topology.Desti
 	t := &try{stamp: s, done: make(chan struct{})}
 	before := d.failed
 	d.try = t
-	// No messages wait for a check by a consumer, or for the repeated check of a destination that was bound before.
+	// Messages wait only for a sender's first check of a destination. They do not wait for a consumer's check, which
+	// has a zero stamp, or for a repeated check of a destination that was bound before.
 	l := look{}
 	if s != (stamp{}) && s != d.ok {
 		l = look{awaited: true, failed: before.count}

@@ -25,8 +25,8 @@ func CloseChannel(ctx context.Context, ch *amqp.Channel) {
 	_ = wait.Result(ctx, closed)
 }
 
-// Window is the number of a channel's acknowledgements and returns that a quorum queue processes concurrently. Further
-// ones wait, and are lost if the channel is closed.
+// Window is the number of acks and nacks from one channel that a quorum queue processes concurrently. Any more have to
+// wait, and are lost if the channel is closed.
 const Window = 32
 
 // Consumers returns the number of consumers that a queue counts. A quorum queue counts a cancelled consumer until its
@@ -39,9 +39,9 @@ func Consumers(ctx context.Context, ch *amqp.Channel, queue string) (int, error)
 }
 
 // AwaitSettled waits until a queue counts at most the given number of consumers. Pass the number of the queue's
-// consumers excluding this channel's cancelled ones. When the count has decreased, the queue has processed the
-// acknowledgements and returns of the cancelled consumers. Other clients may have begun to consume in the meantime, so
-// AwaitSettled gives up after a few seconds, or if the queue's leader is too busy to count.
+// consumers excluding this channel's cancelled ones. When the count has decreased, the queue has processed the acks and
+// nacks of the cancelled consumers. Other clients may have begun to consume in the meantime, so AwaitSettled gives up
+// after a few seconds, or if the queue's leader is too busy to count.
 func AwaitSettled(ctx context.Context, ch *amqp.Channel, queue string, most int) error {
 	for try := range 100 {
 		n, err := Consumers(ctx, ch, queue)

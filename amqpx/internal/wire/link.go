@@ -28,7 +28,7 @@ type Session struct {
 	silent  atomic.Pointer[time.Time] // when the broker stopped answering; nil while it answers
 }
 
-// Silent returns the time since which the broker has not answered, or the zero time while it answers.
+// Silent returns when the broker stopped answering, or the zero time while it answers.
 func (s *Session) Silent() time.Time {
 	if since := s.silent.Load(); since != nil {
 		return *since

@@ -1,6 +1,6 @@
-// Package recur creates the tasks of recurring tasks ahead of time, according to the rule in a row and in a transaction
-// that locks the row. It knows about timetables, occurrences and rows, but nothing about messages; its caller provides
-// the function that checks whether a task can be sent.
+// Package recur creates a task for each occurrence of a recurring task ahead of time, according to the rule in a row
+// and in a transaction that locks the row. It knows about timetables, occurrences and rows, but nothing about messages.
+// Its caller provides the function that checks whether a task can be sent.
 //
 //	rule.go        the rule of a row, and its validation
 //	occurrence.go  the occurrence times of a rule, and the ids of their tasks

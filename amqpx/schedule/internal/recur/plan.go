@@ -23,7 +23,8 @@ const (
 	wrongPause = time.Hour
 	// never is the plan_at of a row that does not have to be planned again.
 	never = math.MaxInt64
-	// LargestBody is the largest body of a task in bytes. RabbitMQ's default max_message_size has the same value.
+	// LargestBody is the largest body of a task in bytes. It equals the default of RabbitMQ's max_message_size since
+	// 4.0.
 	LargestBody = 16 << 20
 )
 

@@ -70,7 +70,7 @@ func (r *Relay) reportStuck(ctx context.Context) {
 				who = cmp.Or(holder, who)
 			}
 		}
-		errs = append(errs, fmt.Errorf("another session has locked the rate limit of %s since %s, so none of its tasks are sent: %s",
+		errs = append(errs, fmt.Errorf("another session has held the lock on the rate limit of %s since %s, so no tasks for this destination are sent: %s",
 			cmp.Or(l.Queue, l.Exchange), since.UTC().Format(time.RFC3339), who))
 	}
 	r.ReportRateLimit(errors.Join(errs...))

@@ -83,7 +83,7 @@ type window struct {
 // them.
 const watched = 500
 
-// remember records the tasks that were sent again, for failing.
+// remember records which tasks were sent again, so that failing can check later whether they were settled.
 func (w *window) remember(ids []string, now int64) {
 	if len(ids) > 0 {
 		w.sent, w.out, w.since = len(ids), ids[:min(len(ids), watched)], now

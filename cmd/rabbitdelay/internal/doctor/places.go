@@ -24,9 +24,9 @@ func (x *examination) unavailable(name string) bool {
 	return q.Unavailable != "" || q.Type == topology.Quorum && len(q.Members) > 0 && online <= len(q.Members)/2
 }
 
-// noProcess reports whether the process of a quorum queue is gone although its nodes are up. In this case, the broker
-// reports it when it is asked for a message, or lists no replica as online although all nodes with replicas are
-// running.
+// noProcess reports whether a quorum queue's process is gone although its nodes are up. There are two signs: the broker
+// answered noproc when it was asked for a message, or it lists no replica as online although all nodes with replicas
+// are running.
 func (x *examination) noProcess(q plan.Queue) bool {
 	running := func(member string) bool {
 		return slices.ContainsFunc(x.snap.Nodes, func(n Node) bool { return n.Name == member && n.Running })

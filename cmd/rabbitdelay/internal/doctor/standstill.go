@@ -16,7 +16,7 @@ import (
 
 // Limits of a StallWatch.
 const (
-	// A queue is watched for its TTL and some time beyond. That time equals the TTL, but is at least minBeyond and at most
+	// A queue is watched for its TTL plus a margin. The margin equals the TTL, but is at least minBeyond and at most
 	// maxBeyond. During a shorter watch, a busy broker or a steady flow of messages could look like a standstill.
 	minBeyond, maxBeyond = 5 * time.Second, time.Minute
 	// FiguresLag is the maximum age of the management API's figures.
@@ -108,8 +108,8 @@ type watched struct {
 	since   Observation        // the first observation of the watch
 	figures map[string]Figures // the management API's figures at the first observation, or newer
 	ready   int64              // the count in the last observation
-	then    int64              // the count when the queue had been watched for long enough
-	until   Observation        // the observation with that count
+	then    int64              // the count at until
+	until   Observation        // the first observation after the TTL plus the margin, or a later one; zero before that
 	found   *StalledQueue
 }
 

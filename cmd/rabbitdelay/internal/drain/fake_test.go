@@ -22,7 +22,7 @@ type fakeTable struct {
 	// cut returns the part of the nth answer, counted from 0, that arrives, and the error after it.
 	cut   func(n int, answer string) (string, error)
 	calls int
-	// foreign is whether the table belongs to a different broker than the client's.
+	// foreign means that the table belongs to a broker other than the client's.
 	foreign bool
 }
 

@@ -111,7 +111,7 @@ broker.`,
 	f := c.Flags()
 	program.Choice(c, &x.format, "format", formatDefinitions, "", formatDefinitions, formatKubernetes)
 	f.StringVar(&x.to.Cluster, "cluster", "", "kubernetes: name of the RabbitmqCluster")
-	f.StringVar(&x.to.ClusterNamespace, "cluster-namespace", "", "kubernetes: namespace of the RabbitmqCluster, if it is not that of the resources")
+	f.StringVar(&x.to.ClusterNamespace, "cluster-namespace", "", "kubernetes: namespace of the RabbitmqCluster, if it differs from the resources' namespace")
 	f.StringVar(&x.to.Namespace, "namespace", "", "kubernetes: namespace of the resources; default: kubectl's current namespace")
 	f.StringVar(&x.user, "boot-user", "", "definitions: add the virtual host, and an administrator with this name")
 	f.StringVar(&x.passwordFile, "boot-password-file", "", "definitions: the file with the password of --boot-user; only its hash is printed")

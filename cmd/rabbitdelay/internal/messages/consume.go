@@ -45,8 +45,8 @@ const (
 	maxPrefetch     = 65535 // AMQP's maximum
 	consumerTag     = "rabbitdelay"
 	ackPause        = 100 * time.Millisecond // how long a printed message may wait to be acknowledged together with later ones
-	// maxHold is a tolerance: if a message arrives earlier than its lead by no more than this, by this process's clock,
-	// consume still holds it until it is due. The broker's clock may differ by a millisecond or two.
+	// maxHold is the tolerance for differences between the clocks: consume holds a message until it is due if it
+	// arrives early by at most its lead plus maxHold. The broker's clock may differ by a millisecond or two.
 	maxHold = 20 * time.Millisecond
 	// ackTimeout is the timeout of the last acknowledgements, in case the broker has stopped reading from the
 	// connection.

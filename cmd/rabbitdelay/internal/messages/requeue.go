@@ -97,8 +97,10 @@ func (r *requeueRun) check() error {
 		return errors.New("expected exactly one of --queue and --parked")
 	case !r.o.Discard && !oneOf(o.Queue != "", r.parked, r.from != ""):
 		return errors.New("expected exactly one of --queue, --parked and --from")
-	case r.skip != 0 && (r.from == "" || r.skip < 0):
-		return fmt.Errorf("--skip: %d; expected the number of lines to skip in the file of --from", r.skip)
+	case r.skip != 0 && r.from == "":
+		return errors.New("--skip only works with --from; add --from, or omit --skip")
+	case r.skip < 0:
+		return fmt.Errorf("--skip: %d; expected 0 or more", r.skip)
 	case r.o.Discard && !r.DryRun && !oneOf(r.file != "", r.noFile):
 		return errors.New("give --save to keep the messages in a file, from which requeue can send them again, or --no-save to lose them permanently")
 	case o.To.Queue != "" && (o.To.Exchange != "" || r.Given("routing-key")):
@@ -187,7 +189,7 @@ func (r *requeueRun) requeue(ctx context.Context) error {
 	if r.client, r.o.Management, err = r.OpenUndeclared(ctx, cfg); err != nil {
 		return err
 	}
-	defer func() { _ = r.client.Close(context.WithoutCancel(ctx)) }() // the client is idle
+	defer func() { _ = r.client.Close(context.WithoutCancel(ctx)) }() // the client is idle, so an error does not matter
 	return r.Run(ctx, r)
 }
 

@@ -133,7 +133,7 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		}
 		ch := v.Channel(t)
 		if _, ok, err := ch.Get(queue, true); err != nil || !ok {
-			t.Fatal("the queue is empty after a refused destroy, want its message to be kept")
+			t.Fatalf("basic.get after a refused destroy: got a message: %t, error %v, want the message to be kept", ok, err)
 		}
 		for _, args := range [][]string{{"destroy", "--yes", "--layout", queue}, {"apply"}} {
 			if r := cmd(args...); r.Code != 0 {

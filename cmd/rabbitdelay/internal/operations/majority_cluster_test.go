@@ -93,7 +93,7 @@ func (n *night) until(t *testing.T, node int, words []string, args ...string) su
 			return r
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("rabbitdelay %v: got\n%s\nwant an output containing %q", args, r, missing)
+			t.Fatalf("rabbitdelay %v: got\n%s\nwant output containing %q", args, r, missing)
 		}
 	}
 }

@@ -410,8 +410,8 @@ func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
 	})
 }
 
-// With topic permissions, a producer can send only to its destinations. Other producers still use the other entry
-// exchanges.
+// With topic permissions, a producer can send only to its destinations. Producers of a layout without topic permissions
+// still use that layout's entry exchanges.
 func TestTopicPermissions(t *testing.T) {
 	t.Parallel()
 	suite.OnSomePrepared(t, func(t *testing.T, v *suite.Vhost) {

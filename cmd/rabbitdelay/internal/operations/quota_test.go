@@ -136,7 +136,7 @@ func TestConnectionAndChannelLimits(t *testing.T) {
 		limit(connections, 1)
 		refused("one connection", send("first"), "connection limit (1) is reached", "a client uses up to three connections")
 		if got := suite.RunCLI(t.Context(), "doctor", "--url", address); !strings.Contains(got.String(), "a client uses up to three connections") {
-			t.Errorf("doctor at the connection limit: got %s, want an output containing \"a client uses up to three connections\"", got)
+			t.Errorf("doctor at the connection limit: got %s, want output containing \"a client uses up to three connections\"", got)
 		}
 		limit(connections, -1)
 

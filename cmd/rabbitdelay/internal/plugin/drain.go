@@ -145,7 +145,7 @@ func (r *drainRun) Do(ctx context.Context) error {
 		if r.o.Client, err = r.Open(ctx, r.cfg, s); err != nil {
 			return err
 		}
-		defer func() { _ = r.o.Client.Close(context.WithoutCancel(ctx)) }() // the client is idle
+		defer func() { _ = r.o.Client.Close(context.WithoutCancel(ctx)) }() // the client is idle, so an error does not matter
 	}
 	bar := r.Progress(int(r.rows), "moving")
 	defer bar.Clear()

@@ -17,8 +17,8 @@ type Options struct {
 	Prefix string
 	// Layouts names layouts to delete even though another configuration may still use their objects: for the ttl,
 	// native and plugin strategies, an object's name does not show which configuration it belongs to. An entry is the
-	// name of a layout, such as "delay.ttl" or "delay.plugin", or of a single ttl queue, such as "delay.ttl.15m". Each
-	// of them must also be in the topology; get it from plan.State.Layout.
+	// name of a layout, such as "delay.ttl" or "delay.plugin", or of a single ttl queue, such as "delay.ttl.15m". The
+	// topology passed to Decide must contain the objects of these layouts, which plan.State.Layout returns.
 	Layouts []string
 	// Destinations also deletes objects in the configuration that do not belong to a strategy: the destinations' queues
 	// with their dead-letter queues, and the file's own exchanges, queues and bindings. An object stays if another

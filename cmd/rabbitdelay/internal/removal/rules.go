@@ -219,7 +219,8 @@ func (x *remover) rule(s Step) string {
 
 func (x *remover) leadRule(b topology.Binding) string {
 	if leadsFromForeign(b) {
-		// Without the binding, a message that finds no queue there blocks those behind it.
+		// Without the binding, the foreign delivery exchange cannot route messages for this destination. Such a message
+		// blocks the messages behind it in its delay queue.
 		system, _ := foreign.System(b.Exchange)
 		for name, q := range x.live.Queues {
 			if of, ok := foreign.System(name); ok && of == system && q.Messages > 0 {

@@ -31,9 +31,8 @@ func Command(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "schedules",
 		Short: "List and change recurring tasks",
-		Long: `List and change the recurring tasks of a business database. A change withdraws
-the tasks that have been created and are not due yet. The recurring task then
-continues from now.`,
+		Long: `List and change the recurring tasks of a business database. Changing a recurring
+task withdraws its tasks that are not due yet, and it then continues from now.`,
 		Example: `  rabbitdelay schedules add nightly --cron "30 2 * * *" --queue reports
   rabbitdelay schedules next nightly
   rabbitdelay schedules pause nightly`,

@@ -139,7 +139,7 @@ func (r *relayPart) close(ctx context.Context) {
 	client := r.client
 	r.mu.Unlock()
 	if client != nil {
-		_ = client.Close(ctx) // the client is idle
+		_ = client.Close(ctx) // the client is idle, so an error does not matter
 	}
 }
 

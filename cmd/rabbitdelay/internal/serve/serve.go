@@ -59,7 +59,7 @@ messages and can requeue or discard dead letters, but there are no tasks.`,
 	f := c.Flags()
 	app.DatabaseFlag(f, "; without a database, there are no tasks")
 	program.Setting(f, "serve.listen", "listen", "listen on this `HOST:PORT`; default: serve.listen, or else "+serveconf.DefaultListen)
-	program.Setting(f, "serve.users", "users", "the `FILE` with users and tokens; default: serve.users")
+	program.Setting(f, "serve.users", "users", "`FILE` with users and tokens; default: serve.users")
 	program.Setting(f, "serve.path_prefix", "path-prefix", "prefix of all paths behind a proxy, such as /rabbitdelay")
 	f.StringVar(&r.probe, "probe", "", "serve /healthz, /readyz and /metrics on this `HOST:PORT` instead of --listen")
 	f.BoolVar(&r.noRelay, "no-relay", false, "do not send tasks; for setups in which other processes send them")

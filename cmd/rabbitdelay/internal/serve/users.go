@@ -36,7 +36,7 @@ log in to the console, and the tokens of programs.`,
 		Example: `  rabbitdelay users add anna --role operator --users users.yaml
   rabbitdelay users token grafana --role viewer --users users.yaml`,
 	}
-	program.Setting(c.PersistentFlags(), "serve.users", "users", "the `FILE` with users and tokens; default: serve.users")
+	program.Setting(c.PersistentFlags(), "serve.users", "users", "`FILE` with users and tokens; default: serve.users")
 	c.AddCommand(r.addCommand(), r.tokenCommand(), r.removeCommand())
 	return c
 }

@@ -205,8 +205,8 @@ func TestTakeAgainFindsStandstill(t *testing.T) {
 	})
 }
 
-// wiped is the management API of a virtual host with one delay queue. Its queue has messages from the call with the
-// number later on, or never if later is 0.
+// wiped is the management API of a virtual host with one delay queue. The queue is reported as empty until request
+// number later for it, or always if later is 0.
 type wiped struct{ looks, later int }
 
 func (w *wiped) RoundTrip(r *http.Request) (*http.Response, error) {

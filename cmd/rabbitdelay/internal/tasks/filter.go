@@ -33,8 +33,8 @@ func (x *filterFlags) register(c *cobra.Command) {
 	f.StringVar(&chosen.ErrorLike, "error-like", "", `only tasks whose last error matches this text, apart from numbers, ids and quoted parts; "tasks errors" prints such texts`)
 	program.Choice(c, (*string)(&chosen.Status), "status", "", "only tasks with this status", string(schedule.StatusPending), string(schedule.StatusRunning), string(schedule.StatusDone),
 		string(schedule.StatusCancelled), string(schedule.StatusExpired), string(schedule.StatusFailed))
-	f.Var(&x.from, "due-from", "only tasks due at or after this time, or at or after this duration from now, such as 2h or -7d")
-	f.Var(&x.to, "due-to", "only tasks due before this time, or before this duration from now, such as 2h or -7d")
+	f.Var(&x.from, "due-from", "only tasks due at or after this time; a duration such as 2h or -7d is relative to now")
+	f.Var(&x.to, "due-to", "only tasks due before this time; a duration such as 2h or -7d is relative to now")
 	f.StringVar(&chosen.IDPrefix, "id-prefix", "", "only tasks whose id has this prefix")
 }
 

@@ -93,7 +93,7 @@ func (h *held) apply(ctx context.Context, args []string, action string, do func(
 		if err != nil {
 			return err
 		}
-		now := time.Now().Add(skew)                      // the relays have written the database's time
+		now := time.Now().Add(skew)                      // relays record the database's time
 		if len(relays) == 0 || !relays[0].Running(now) { // relays are sorted by when they were last seen, newest first
 			h.Notef("%s, so tasks that are already on the broker are not recalled, and run when they are due, until a relay starts", status.WhoSends(append([]taskview.Relay{}, relays...), now))
 		}

@@ -182,7 +182,8 @@ type totalLine struct {
 	Total int64 `json:"total"`
 }
 
-// maxBins is the maximum number of steps of a histogram. It keeps the histogram readable and its SQL statement short.
+// maxBins is the maximum number of intervals of a histogram. It keeps the histogram readable and its SQL statement
+// short.
 const maxBins = 1000
 
 func (x *tasks) countCommand() *cobra.Command {
@@ -212,7 +213,7 @@ func (x *tasks) countCommand() *cobra.Command {
 		},
 	}
 	flags.register(c)
-	c.Flags().Var(&per, "per", "count by due time in steps of this length, such as 1h")
+	c.Flags().Var(&per, "per", "count by due time in intervals of this length, such as 1h")
 	return c
 }
 
@@ -242,7 +243,7 @@ func (x *tasks) count(ctx context.Context, s *app.Store, f schedule.Filter) erro
 	return x.printNumbers(head, append(lines, numberLine{totalLine{total}, []string{"total", "", strconv.FormatInt(total, 10)}}))
 }
 
-// bins returns the start of a histogram and its number of steps.
+// bins returns the start of a histogram and its number of intervals.
 func bins(f schedule.Filter, width time.Duration) (from time.Time, n int, err error) {
 	if width < time.Millisecond {
 		return from, 0, fmt.Errorf("--per: %s; expected 1ms or more", topology.FormatDuration(width))
@@ -260,7 +261,7 @@ func bins(f schedule.Filter, width time.Duration) (from time.Time, n int, err er
 	}
 	steps := (span-1)/width + 1
 	if steps > maxBins {
-		return from, 0, fmt.Errorf("--per: %s results in %d steps up to --due-to; expected at most %d", topology.FormatDuration(width), steps, maxBins)
+		return from, 0, fmt.Errorf("--per: %s results in %d intervals up to --due-to; expected at most %d", topology.FormatDuration(width), steps, maxBins)
 	}
 	return from, int(steps), nil
 }

@@ -71,7 +71,7 @@ func migrate(ctx context.Context, a *app.App, cfg *config.Config) error {
 	if err != nil {
 		return fmt.Errorf("--db: %w", err)
 	}
-	defer func() { _ = conn.Close() }() // the database is idle
+	defer func() { _ = conn.Close() }() // nothing uses the database any more, so an error does not matter
 	store, err := schedule.New(conn, nil, schedule.Config{Destination: cfg.Listed, Logger: a.Logger()})
 	if err != nil {
 		return err

@@ -71,7 +71,7 @@ func (x *tasks) removeDead(ctx context.Context, queues, ids []string) error {
 		log.Infof("the dead letters were not removed, but have no effect: %v", err)
 		return nil
 	}
-	defer func() { _ = client.Close(context.WithoutCancel(ctx)) }() // the client is idle
+	defer func() { _ = client.Close(context.WithoutCancel(ctx)) }() // the client is idle, so an error does not matter
 	return x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		for _, dead := range deadLetterQueues(cfg, queues) {
 			rep, err := inspect.Requeue(ctx, client, inspect.RequeueOptions{

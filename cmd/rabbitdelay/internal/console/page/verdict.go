@@ -275,7 +275,7 @@ func trendOf(l *language, o service.Overview, share float64) (level int, trend s
 	return levelBad, l.text("unchanged")
 }
 
-// together returns the sum of several time spans.
+// together adds up the completion stats of several time spans.
 func together(list []taskview.CompletionStats) (sum taskview.CompletionStats) {
 	for _, e := range list {
 		sum = sum.Plus(e)

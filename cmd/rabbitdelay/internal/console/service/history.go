@@ -196,7 +196,7 @@ func (c *Core) writeHistory(ctx context.Context, t *table) error {
 	return nil
 }
 
-// brisk is a limit on a query's duration. If a query takes less, the next one reads twice as many spans.
+// brisk is the duration below which a query counts as fast. After a fast query, the next one reads twice as many spans.
 const brisk = 50 * time.Millisecond
 
 // complete writes the missing spans. It computes spans from finer spans where it can. It reads the others from the

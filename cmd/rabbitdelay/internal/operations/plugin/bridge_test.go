@@ -182,7 +182,7 @@ func TestBridgeRefusesBypasses(t *testing.T) {
 		for _, args := range [][]string{nil, {"--dry-run"}} {
 			r := suite.CommandOn(t, v, "")(append([]string{"bridge", "--exchange", "fan", "--type", "topic"}, args...)...)
 			if r.Code == 0 || strings.Contains(r.Stderr, "bypass the bridge") || !strings.Contains(r.Stdout+r.Stderr, "fanout") {
-				t.Errorf(`bridge %v: got %v, want an exit code other than 0 and an output containing "fanout" but not "bypass the bridge"`, args, r)
+				t.Errorf(`bridge %v: got %v, want an exit code other than 0 and output containing "fanout" but not "bypass the bridge"`, args, r)
 			}
 		}
 	})

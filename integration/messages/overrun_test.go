@@ -68,11 +68,13 @@ func TestOverrunsAreAttempts(t *testing.T) {
 		suite.Eventually(t, "the held message is handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(attempts["held"]) > 0 })
 		mu.Lock()
 		defer mu.Unlock()
-		// The held message makes the broker cancel the consumer every two seconds. If that happens between the retry of an
-		// attempt and its acknowledgement, the attempt is delivered once more.
+		// The held message makes the broker cancel the consumer every two seconds, and so do the other deliveries of the slow
+		// message. If that happens between the retry of an attempt and its acknowledgement, the attempt is delivered once
+		// more. On a busy machine that was seen up to three times in one run.
+		const most = 3 * 3
 		slow := slices.Compact(slices.Sorted(slices.Values(attempts["slow"])))
-		if !slices.Equal(slow, []int{1, 2, 3}) || len(attempts["slow"]) > 5 {
-			t.Errorf("attempts of the slow message: got %v, want 1, 2 and 3 in at most 5 deliveries", attempts["slow"])
+		if !slices.Equal(slow, []int{1, 2, 3}) || len(attempts["slow"]) > most {
+			t.Errorf("attempts of the slow message: got %v, want 1, 2 and 3 in at most %d deliveries", attempts["slow"], most)
 		}
 		if !slices.Equal(slices.Compact(attempts["held"]), []int{1}) { // the held message may be delivered once more too
 			t.Errorf("attempts of the held message: got %v, want only 1", attempts["held"])

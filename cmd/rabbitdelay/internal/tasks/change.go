@@ -29,7 +29,7 @@ type bulk struct {
 	of     string // the statuses that it applies to, as words
 	detail string // for the audit of a change by ids
 	again  string // a flag without which repeating the command would change tasks twice; empty if there is none
-	due    string // the new due time of a reschedule with --delay, which a repeated command would compute anew
+	due    string // the new due time of a reschedule with --delay, which a repeated command would compute again, from a later now
 
 	all   bool
 	after string

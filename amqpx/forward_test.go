@@ -205,8 +205,10 @@ func TestRequeueAsItIs(t *testing.T) {
 		if len(came) != 4 || came[3].Sub(came[0]) < 1500*time.Millisecond {
 			t.Errorf("the deliveries were at %v, want 4 of them, with at least 1500ms between the first and the last", came)
 		}
-		if got := o.saw().outcomes; !slices.Equal(got, []amqpx.Outcome{amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeAcked}) {
-			t.Errorf("the handlers have the outcomes %v, want three requeued and then one acked", got)
+		// The broker may deliver a message again before the hook gets the outcome of the delivery before, so their order
+		// may differ.
+		if got := slices.Sorted(slices.Values(o.saw().outcomes)); !slices.Equal(got, []amqpx.Outcome{amqpx.OutcomeAcked, amqpx.OutcomeRequeued, amqpx.OutcomeRequeued, amqpx.OutcomeRequeued}) {
+			t.Errorf("the handlers have the outcomes %v, want one acked and three requeued", got)
 		}
 	})
 }

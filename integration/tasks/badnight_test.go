@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
@@ -128,23 +130,29 @@ func (n *night) count(t *testing.T, queue string) int {
 	t.Helper()
 	ch := n.Channel(t)
 	defer func() { suite.MustSucceed(t, ch.Close()) }()
+	return countOn(t, ch, queue)
+}
+
+func countOn(t *testing.T, ch *amqp.Channel, queue string) int {
+	t.Helper()
 	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 	suite.MustSucceed(t, err)
 	return q.Messages
 }
 
-// counted waits until the management API, whose counts are up to 5 seconds old, shows the actual number of messages in
+// counted waits until the management API, whose counts are some seconds old, shows the actual number of messages in
 // each queue and no consumers of the destinations. It also waits until clients have removed the temporary bindings that
 // they add on brokers before RabbitMQ 4.3.
 func (n *night) counted(t *testing.T) {
 	t.Helper()
+	ch := n.Channel(t)
+	defer func() { suite.MustSucceed(t, ch.Close()) }()
+	ours := []string{"orders.expire", "orders.expire.dead", "delay.parked", "orders.refund"}
 	suite.Eventually(t, "the management API shows the actual counts", func() bool {
 		current, err := n.Mgmt.Inspect(t.Context(), topology.Topology{})
 		suite.MustSucceed(t, err)
-		ours := []string{"orders.expire", "orders.expire.dead", "delay.parked", "orders.refund"}
 		for queue, q := range current.Queues {
-			destination := slices.Contains(ours, queue)
-			if (destination || q.Messages > 0) && q.Messages != int64(n.count(t, queue)) || destination && q.Consumers > 0 {
+			if q.Messages != int64(countOn(t, ch, queue)) || q.Consumers > 0 && slices.Contains(ours, queue) {
 				return false
 			}
 		}

@@ -51,7 +51,7 @@ func IsSnoozed(err error) bool {
 // with requeue). Nothing is published, no attempt is counted, and the message keeps its properties and headers. If err
 // is nil, the recorded error is "requeued".
 //
-// The message is requeued after a random pause of up to 1 s. This limit doubles with each earlier delivery, up to 10 s.
+// The message is requeued after a random pause of 0.5 to 1 s. The pause doubles with each earlier delivery, up to 10 s.
 // In a classic queue it does not grow, because the broker does not count deliveries there. During the pause the message
 // counts towards the consumer's prefetch. In classic queues, and in quorum queues since RabbitMQ 4.0, it returns ahead
 // of the messages behind it. Therefore retry a message that fails because of its content, instead of requeueing it.

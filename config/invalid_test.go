@@ -105,7 +105,7 @@ func TestInvalid(t *testing.T) {
 			`line 4, column 20: schedules[2].every: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "10"`,
 			`line 4, column 41: schedules[2].start: expected a time such as 2026-01-31T08:00:00Z, got "soon"`,
 			`line 4, column 57: schedules[2].priority: "256"; expected a number from 0 to 255`,
-			`line 5, column 40: schedules[3].time_zone: "Mars/Phobos" is unknown, expected an IANA name such as Europe/Berlin`,
+			`line 5, column 40: schedules[3].time_zone: "Mars/Phobos" is unknown; expected an IANA name such as Europe/Berlin`,
 			`line 6, column 3: schedules[4].queue: no destination; give a queue, or an exchange and a routing key`,
 			`line 7, column 77: schedules[5].headers: expected a mapping of names to texts, got the text "x"`}},
 

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// setting is a value that the file, the environment or a flag can set. A setting's row contains everything about it,
-// and is used for reading, checking, the schema, the environment variables and the documentation.
+// setting describes a value that the file, the environment or a flag can set. The description is used for reading,
+// checking, the schema, the environment variables and the documentation.
 type setting struct {
 	path  string
 	field any    // pointer to the value
@@ -49,10 +49,10 @@ var (
 	strategies = []string{StrategyAuto, StrategyBucket, StrategyTTL, StrategyPlugin, StrategyNative}
 )
 
-// settings lists the rows of all settings, with the default values of all fields that have one.
+// settings lists all settings, with the default values of the fields that have one.
 var settings = settingsOf(defaults())
 
-// settingsOf returns the rows of the settings, with pointers to the fields of c.
+// settingsOf returns all settings, with pointers to the fields of c.
 func settingsOf(c *Config) []setting {
 	row := func(path string, field any, def, help string, limits ...bounds) setting {
 		s := setting{path: path, field: field, def: def, help: help}

@@ -95,7 +95,7 @@ func (c *Config) problems() yamldoc.Problems {
 	return k.problems
 }
 
-// bounds checks the bounds in the rows of the settings.
+// bounds checks that the value of each setting is within its bounds.
 func (k *checker) bounds(c *Config) {
 	for _, s := range settingsOf(c) {
 		v := reflect.ValueOf(s.field).Elem()

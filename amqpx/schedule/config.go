@@ -215,8 +215,8 @@ type Config struct {
 	// VirtualTime is for tests in a testing/synctest bubble. The store then uses the bubble's clock with every
 	// database. Run waits until something is due or a store of the bubble writes, because polling every second would
 	// make a virtual day slow. A store of pgxtx then does not use LISTEN, because time in the bubble does not pass
-	// while a goroutine reads from a connection. Without VirtualTime, Run in a bubble polls, and returns ErrClock with
-	// a database server.
+	// while a goroutine reads from a connection. Without VirtualTime, Run polls in a bubble with SQLite. With a database
+	// server, it returns ErrClock, because a bubble's clock starts in the year 2000.
 	VirtualTime bool
 	// Logger receives the log messages. If it is nil, nothing is logged.
 	Logger *zap.Logger

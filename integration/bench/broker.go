@@ -173,7 +173,7 @@ func pile(n int) work {
 // its data.
 type weight struct{ erlang, rss, disk float64 }
 
-// weigh measures the weight after a garbage collection.
+// weigh measures the broker's resource usage after a garbage collection of all Erlang processes.
 func (t *turn) weigh(ctx context.Context) (w weight, err error) {
 	err = t.eval(ctx, `[garbage_collect(P) || P <- processes()], io:format("~b ~s ~s", [erlang:memory(total),
 		os:cmd("grep VmRSS /proc/" ++ os:getpid() ++ "/status | tr -dc 0-9"),
@@ -181,7 +181,7 @@ func (t *turn) weigh(ctx context.Context) (w weight, err error) {
 	return weight{w.erlang, w.rss * 1024, w.disk * 1024}, err
 }
 
-// settled measures the weight repeatedly until the memory no longer falls, because recently published messages are
+// settled measures the resource usage repeatedly until the memory no longer falls, because recently published messages are
 // still being written to the disk.
 func (t *turn) settled(ctx context.Context) (now weight, err error) {
 	last, err := t.weigh(ctx)

@@ -89,7 +89,7 @@ func (w *queueWarnings) add(mild bool, key, effect string) {
 	})
 }
 
-// lengths adds warnings for limits that make the queue full earlier than its own limits do.
+// lengths adds warnings for length limits that are lower than the queue's own.
 func (w *queueWarnings) lengths(mild bool, effect string) {
 	for _, of := range []struct {
 		key string

@@ -91,7 +91,8 @@ func Run(ctx context.Context, root func(*Program) *cobra.Command, args []string,
 		}
 	}
 	if err != nil {
-		t.JSON = t.JSON || slices.Contains(args, "--json") // an invalid flag may precede --json, so that it was not parsed
+		// If an invalid flag precedes --json, parsing ended before --json was reached.
+		t.JSON = t.JSON || slices.Contains(args, "--json")
 		t.PrintError(err)
 	}
 	return code

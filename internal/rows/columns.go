@@ -54,8 +54,8 @@ type Task struct {
 // task therefore needs the field itself, an entry in the list, and the column in each dialect's migrations.
 type column struct {
 	name string
-	// cell returns the place of the column's value in a task. A row's value is scanned into it, and written reads the
-	// value from it. It is a pointer to a string, number or body, or one of the types below.
+	// cell returns the place where a task keeps the column's value: a pointer to a string, number or body, or one of the
+	// types below. Reading a row scans the value into the cell, and writing a row takes the value from it.
 	cell func(t *Task) any
 	// by is who decides the value; see setter.
 	by setter

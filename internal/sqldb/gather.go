@@ -129,7 +129,7 @@ func (g *Gather[T]) leave(m *member[T]) bool {
 
 // runAlone runs a leader without followers.
 func (g *Gather[T]) runAlone(alone func() error) error {
-	defer g.next() // even if alone panics
+	defer g.next() // deferred, because the function alone may panic
 	return alone()
 }
 

@@ -67,15 +67,15 @@ func dispositionOf(err error) (p disposition, asks bool) {
 	return p, retryIn || snoozed || rejected || requeued || tooEarly
 }
 
-// requeueMin is the longest pause before a message is requeued for the first time. This limit doubles, up to
+// requeueMin is the longest pause before a message is requeued for the first time. The longest pause doubles, up to
 // requeueMax, with each earlier delivery that the broker counts in x-delivery-count or, since 4.3, in x-acquired-count.
 const (
 	requeueMin = time.Second
 	requeueMax = 10 * time.Second
 )
 
-// requeuePause returns how long a message is held before it is requeued: a random duration between half of that limit
-// and the limit.
+// requeuePause returns how long a message is held before it is requeued: a random duration between half of its longest
+// pause and all of it.
 func requeuePause(d *Delivery) time.Duration {
 	return wait.Backoff(requeueMin, requeueMax, int(min(max(d.deliveries, d.acquired, 0), header.MaxDeliveries))+1)
 }

@@ -89,7 +89,8 @@ func reasonOf(uri amqp.URI, heard []byte, err error) (reason string, final bool)
 	return text, false
 }
 
-// otherProtocol recognises a server that is not a broker, and a broker that requires TLS or does not support it.
+// otherProtocol explains an error of a server that is not an AMQP broker, or of a broker that requires TLS or does not
+// support it. For other errors it returns false.
 func otherProtocol(uri amqp.URI, heard []byte, err error) (string, bool) {
 	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		heard = record.RecordHeader[:]
@@ -114,7 +115,8 @@ func otherProtocol(uri amqp.URI, heard []byte, err error) (string, bool) {
 	return fmt.Sprintf("the server does not speak AMQP (its answer begins with %q)", said), true
 }
 
-// refusal recognises a broker that refuses the user.
+// refusal explains an error by which the broker refuses the login or the virtual host. For other errors it returns
+// false.
 func refusal(uri amqp.URI, err error) (string, bool) {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	switch {

@@ -158,7 +158,7 @@ func zoneOf(name string) (*time.Location, error) {
 	}
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "Local" {
-		return nil, fmt.Errorf("%q is unknown, expected an IANA name such as Europe/Berlin", name)
+		return nil, fmt.Errorf("%q is unknown; expected an IANA name such as Europe/Berlin", name)
 	}
 	Zones.Store(name, zone)
 	return zone, nil

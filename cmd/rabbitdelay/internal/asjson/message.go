@@ -86,10 +86,10 @@ func TraceOf(t trace.Trace) Trace {
 	return out
 }
 
-// ifRead applies of to a list, unless the list is nil because it was not read.
-func ifRead[T, U any](list []T, of func([]T) []U) []U {
+// ifRead converts a list with the function convert. It returns nil if the list is nil, which means that it was not read.
+func ifRead[T, U any](list []T, convert func([]T) []U) []U {
 	if list == nil {
 		return nil
 	}
-	return of(list)
+	return convert(list)
 }

@@ -71,11 +71,11 @@ func values(m map[string]any) map[string]any {
 	return out
 }
 
-// listOf applies of to each element of a list. The result is never nil.
-func listOf[T, U any](list []T, of func(T) U) []U {
+// listOf converts each element of a list. The result is never nil.
+func listOf[T, U any](list []T, convert func(T) U) []U {
 	out := make([]U, 0, len(list))
 	for _, v := range list {
-		out = append(out, of(v))
+		out = append(out, convert(v))
 	}
 	return out
 }

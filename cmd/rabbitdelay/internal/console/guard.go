@@ -35,7 +35,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	if r.TLS != nil { // a proxy that terminates TLS decides this for its own host
+	if r.TLS != nil { // behind a proxy that terminates TLS, the proxy decides whether to set this header
 		h.Set("Strict-Transport-Security", "max-age=31536000")
 	}
 	if c.cfg.Prefix != "" && r.URL.Path == c.cfg.Prefix { // relative links need the trailing slash

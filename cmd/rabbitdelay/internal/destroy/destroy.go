@@ -152,8 +152,8 @@ func unavailable(r removal.Plan) bool {
 }
 
 // deletable returns what would currently be deleted. AMQP reports the current numbers of ready messages and consumers.
-// The management API reports all messages, but as of a few seconds ago. The result stale means that no message was
-// counted over AMQP.
+// The management API reports all messages, but as of a few seconds ago. If AMQP counted no message, the result stale is
+// true, because any messages in the plan were then counted by the management API only, and may be gone.
 func (d *destroyer) deletable(ctx context.Context) (r removal.Plan, stale bool, err error) {
 	found, err := d.Inspect(ctx, d.t)
 	if err == nil && found.BindingsKnown { // a state without bindings was read over AMQP, so its counts are current

@@ -77,7 +77,7 @@ func TestRunContinues(t *testing.T) {
 		"without an error":       func(a string) (string, error) { return a[:len(a)-len("}\nok\n")], nil },
 	}
 	for name, cut := range cuts {
-		for at := range 7 { // the first inspection, a read, three deletions, and after the last one
+		for at := range 6 { // cuts the inspection, the read, one of three deletions, or nothing
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				f := &fakeTable{}

@@ -22,7 +22,7 @@ type journal struct {
 	pending []table.ID // sent, but possibly not deleted
 }
 
-// file is the interface of an *os.File.
+// file has the methods of *os.File that a journal uses.
 type file interface {
 	io.ReadWriteSeeker
 	Truncate(size int64) error

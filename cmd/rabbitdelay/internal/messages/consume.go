@@ -75,7 +75,7 @@ Use it only for test queues. To inspect another queue, use "rabbitdelay peek".`,
 		}
 		return r.receive(c.Context())
 	}
-	f.StringVar(&r.queue, "queue", "", "the queue")
+	f.StringVar(&r.queue, "queue", "", "queue to consume from")
 	f.Int64Var(&r.count, "count", 0, "stop after this many messages; default: never")
 	f.Var(&r.timeout, "timeout", "stop this long after the connection is ready; default: never")
 	f.IntVar(&r.prefetch, "prefetch", defaultPrefetch, "how many unacknowledged messages the broker may deliver, 1 to 65535")

@@ -28,7 +28,8 @@ func DiscardCommand(a *app.App) *cobra.Command {
 	}
 	f := c.Flags()
 	r.choiceFlags(f)
-	f.StringVar(&r.file, "save", "", "save the messages in this new `file`")
+	f.IntVar(&r.o.Limit, "limit", 0, "maximum number of messages to discard; 0 for all")
+	f.StringVar(&r.file, "save", "", "save the messages to this `file`, which must not exist yet")
 	f.BoolVar(&r.noFile, "no-save", false, "remove the messages without saving them")
 	return c
 }

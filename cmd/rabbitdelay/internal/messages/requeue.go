@@ -63,6 +63,7 @@ new one.`,
 	r.choiceFlags(f)
 	f.StringVar(&r.from, "from", "", "send the messages in this `file`, which discard wrote")
 	f.IntVar(&r.skip, "skip", 0, "skip this many lines at the beginning of --from")
+	f.IntVar(&o.Limit, "limit", 0, "maximum number of messages to send, including messages that their destination refuses; 0 for all")
 	f.Float64Var(&o.Rate, "rate", 0, "maximum number of messages a second, 0 for no limit")
 	f.IntVar(&o.InFlight, "in-flight", 1, "messages sent at a time, up to 1000; if requeue is killed, this many may be sent twice")
 	f.BoolVar(&o.KeepAttempts, "keep-attempts", false, "give each message only one more attempt, instead of all its attempts")
@@ -85,7 +86,6 @@ func (r *requeueRun) choiceFlags(f *pflag.FlagSet) {
 	f.StringVar(&r.header, "header", "", "only messages with this header, `name=value`")
 	f.Var((*app.Duration)(&o.Filter.OlderThan), "older-than", "only messages that died at least this long ago")
 	f.Var((*app.Duration)(&o.Filter.NewerThan), "newer-than", "only messages that died at most this long ago")
-	f.IntVar(&o.Limit, "limit", 0, "maximum number of messages to send or discard, including messages that their destination refuses; 0 for all")
 	r.Register(f, "show what would happen, and put all messages back")
 	app.DatabaseFlag(f, "")
 }

@@ -72,8 +72,8 @@ func (c *collector) heard(node, method string, readings ...reading) {
 	c.clocks[node][method] = append(c.clocks[node][method], readings...)
 }
 
-// estimates returns the clocks of the nodes, sorted by name. Readings from the management API of an unknown node are
-// used only if there are no others, because that node may be one of those with other readings.
+// estimates returns the clocks of the nodes, sorted by name. If it is unknown which node's management API answered, its
+// readings are used only if there are no others, because the same node may already be listed by its name.
 func (c *collector) estimates() []doctor.Clock {
 	var all []doctor.Clock
 	for _, node := range slices.Sorted(maps.Keys(c.clocks)) {

@@ -108,7 +108,7 @@ func explain(fields []string) error {
 			}
 		}
 	}
-	return fmt.Errorf("%q is unknown, expected %s, or 5 fields (minute hour day month weekday), 6 with seconds in front", strings.Join(fields, " "), words)
+	return fmt.Errorf("%q is unknown; expected %s, or 5 fields (minute hour day month weekday), 6 with seconds in front", strings.Join(fields, " "), words)
 }
 
 // validAlone reports whether a part is valid by itself in the field at place.

@@ -105,7 +105,7 @@ func TestRefused(t *testing.T) {
 		"0 0 30 2 *":                           "no calendar day matches",
 		"@every 5m":                            "@every is an interval",
 		"TZ=UTC * * * * *":                     "the expression contains a time zone",
-		"@reboot":                              `"@reboot" is unknown, expected @hourly`,
+		"@reboot":                              `"@reboot" is unknown; expected @hourly`,
 		strings.Repeat("1,", 600) + " * * * *": "1208 bytes, expected at most 1024",
 	} {
 		_, err := New(Rule{Cron: text, Zone: time.UTC, Every: time.Second})

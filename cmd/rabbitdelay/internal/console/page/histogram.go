@@ -26,7 +26,7 @@ type histogram struct {
 	Ticks         []tick
 	Total         int64
 	Top, Bottom   string    // the labels at the ends of the axis
-	Lines         []float64 // the y of the axis's lines
+	Lines         []float64 // the y coordinates of the horizontal lines
 	Scale         string    // an explanation of the axis
 	Before, After int64
 	BeforeHref    string

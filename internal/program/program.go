@@ -171,7 +171,7 @@ func (p *Program) Logger() *zap.Logger {
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(p.Stderr)), level))
 }
 
-// Flags adds the flags of all commands, and their checks, to the root command of a program.
+// Flags adds the flags that every command of a program has, and their checks, to the root command.
 func (p *Program) Flags(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return p.check(c) }

@@ -176,7 +176,7 @@ func (x *schedules) nextCommand() *cobra.Command {
 		Use:   "next [NAME]",
 		Short: "Show the next occurrences of a recurring task",
 		Long: `Show the next occurrences of a recurring task, even if it is paused. Without a
-name, it shows the occurrences of --cron or --every without a database.`,
+name, it shows the occurrences of --cron or --every, and needs no database.`,
 		Example: `  rabbitdelay schedules next nightly --count 20
   rabbitdelay schedules next --cron "30 2 * * *" --time-zone Europe/Berlin \
     --from 2026-03-28T00:00:00Z`,

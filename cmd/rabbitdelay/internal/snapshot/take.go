@@ -195,8 +195,8 @@ func (c *collector) probes(ctx context.Context) error {
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// These limits keep a slow management API from preventing Take's checks over AMQP. Together they are below 10 s, the
-// time after which an operator who waits for an answer gives up.
+// These limits keep a slow management API from preventing Take's checks over AMQP. Their sum is below 10 s, because
+// about that long after the start, commands and the console show what AMQP knows.
 const (
 	inspectionPatience = 5 * time.Second // for the first requests, which read all objects
 	furtherPatience    = 4 * time.Second // for all later requests together

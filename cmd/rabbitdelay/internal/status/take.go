@@ -198,7 +198,7 @@ func (s *seen) recall(queue string, before *Status) bool {
 	return true
 }
 
-// look reads the messages of a dead-letter queue.
+// look peeks at the first messages of a dead-letter queue, and updates the number of messages in it.
 func (s *seen) look(ctx context.Context, conn *amqp.Connection, queue string, src Source) {
 	have := s.snap.Live.Queues[queue]
 	if have.ArgumentsKnown && (have.Type == topology.Quorum || have.Type == topology.Classic) && plan.ParseVersion(s.snap.Version).AtLeast(4, 3, 0) {

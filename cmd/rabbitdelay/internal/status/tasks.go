@@ -168,8 +168,8 @@ const (
 	recount   = 20              // a count is reused for this many times as long as it took
 )
 
-// readTasks reads the counts of the database. It returns nil if there is none. For some time, it reuses counts of
-// Source.Before that take long to read.
+// readTasks reads the counts of the database, or returns nil if Source has no database. It does not count all tasks
+// again if Source.Before did so less than recount times as long ago as that count took.
 func readTasks(ctx context.Context, src Source, at time.Time) (t *Tasks, err error) {
 	store := src.Tasks
 	if store == nil {

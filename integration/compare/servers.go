@@ -42,7 +42,7 @@ type env struct {
 	connections     int               // the size of each contender's pool of connections to PostgreSQL
 
 	opened  atomic.Int64 // number of names that were given to contenders
-	redisDB atomic.Int64 // number of databases of Redis that were given to contenders
+	redisDB atomic.Int64 // number of Redis databases that were given to contenders
 }
 
 // start starts all servers.

@@ -48,7 +48,8 @@ func (i item) after(e *event, s state) (all []state) {
 	pending := s.status == schedule.StatusPending
 	due := millis(e.due)
 	fresh := state{status: schedule.StatusPending, due: due, exact: true, payload: e.payload, from: e.at.UnixMilli(), to: e.back.UnixMilli()}
-	atMost := func(made int64) int64 { return min(millis(e.asked), made+e.wait.Milliseconds()) } // for a task that is pushed back
+	// atMost returns the due time to which a task that was scheduled at made is pushed back.
+	atMost := func(made int64) int64 { return min(millis(e.asked), made+e.wait.Milliseconds()) }
 	moved := s
 	moved.due = due
 	switch e.what {

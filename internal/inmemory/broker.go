@@ -20,7 +20,7 @@ type Broker struct {
 	testing.TB
 	*amqptest.Server
 
-	plain *amqp.Channel // a channel of a program that does not use rabbitdelay
+	plain *amqp.Channel // the channel that Channel returns; nil before the first call
 }
 
 // New starts a broker with the given options, without a client.
@@ -35,7 +35,8 @@ func After(d time.Duration) {
 	synctest.Wait()
 }
 
-// Channel returns a channel of a program that does not use amqpx. If the channel was closed, it opens a new one.
+// Channel returns a plain AMQP channel, for what a program without rabbitdelay would do. Every call returns the same
+// channel, or a new one on a new connection if that channel was closed.
 func (b *Broker) Channel() *amqp.Channel {
 	b.Helper()
 	if b.plain != nil && !b.plain.IsClosed() {

@@ -67,8 +67,8 @@ func TestHostileIDs(t *testing.T) {
 	}
 }
 
-// Bodies of another content type and bodies that are too large change nothing and are refused with
-// a reason.
+// A request is refused with a reason, and changes nothing, if its body has the wrong content type, is malformed or too
+// large, or if the fields of a form are in the query instead.
 func TestStrangeBodies(t *testing.T) {
 	w := newWorld(t)
 	w.lay()

@@ -85,13 +85,13 @@ func TestRecurringOf(t *testing.T) {
 func TestTraceOf(t *testing.T) {
 	expect(t, asjson.TraceOf(trace.Trace{ID: "x", Why: "nothing is known"}),
 		`{"id":"x","why":"nothing is known","found":false,"tasks_read":false,"effects":null,"records":null,"dead_letters":null,"searched":null,"scopes":null,`+
-			`"delay_queues_not_empty":null,"destinations_not_empty":null,"unchecked":[],"notes":[]}`)
+			`"delay_queues_not_empty":null,"destinations_not_empty":null,"routes_not_empty":null,"unchecked":[],"notes":[]}`)
 	expect(t, asjson.TraceOf(trace.Trace{
 		ID: "x", Why: "nothing is known", TasksKnown: true, Effects: []taskview.Effect{}, Records: []idempotency.Record{}, Scopes: []string{},
-		DeadLetters: []inspect.DeadLetter{}, Searched: []trace.Searched{}, Waiting: []status.Delay{}, Unsearched: []string{},
+		DeadLetters: []inspect.DeadLetter{}, Searched: []trace.Searched{}, Waiting: []status.Delay{}, Unsearched: []string{}, Stuck: []status.Destination{},
 	}),
 		`{"id":"x","why":"nothing is known","found":false,"tasks_read":true,"effects":[],"records":[],"dead_letters":[],"searched":[],"scopes":[],`+
-			`"delay_queues_not_empty":[],"destinations_not_empty":[],"unchecked":[],"notes":[]}`)
+			`"delay_queues_not_empty":[],"destinations_not_empty":[],"routes_not_empty":[],"unchecked":[],"notes":[]}`)
 	got := asjson.TraceOf(trace.Trace{
 		ID: "x", Task: &schedule.TaskRow{Task: schedule.Task{ID: "x"}}, Effects: []taskview.Effect{{Version: 1, Queue: "q", LeaseUntil: noon}},
 		Records: []idempotency.Record{{Scope: "q", Guarded: true, ProcessedAt: noon}},

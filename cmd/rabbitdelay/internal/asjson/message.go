@@ -68,6 +68,7 @@ type Trace struct {
 	Scopes      []string           `json:"scopes"                 nullable:"true"                                                                                     doc:"The scopes that were searched for idempotency records. null if they were not searched."`
 	Waiting     []status.Delay     `json:"delay_queues_not_empty" nullable:"true"                                                                                     doc:"Delay queues with messages. Any of them may contain the message. null if the broker was not read."`
 	Other       []string           `json:"destinations_not_empty" nullable:"true"                                                                                     doc:"Queues that were not searched, because their consumers would have to wait. Any of them may contain the message. null if the broker was not read."`
+	Stuck       []string           `json:"routes_not_empty"       nullable:"true"                                                                                     doc:"Route queues whose messages wait because their exchanges have no route for them. Any of them may contain the message. null without the management API, because only that shows these messages."`
 	Unchecked   []doctor.Unchecked `json:"unchecked"              nullable:"false"                                                                                    doc:"What could not be examined, and why."`
 	Notes       []string           `json:"notes"                  nullable:"false"`
 }
@@ -79,6 +80,9 @@ func TraceOf(t trace.Trace) Trace {
 		Effects: ifRead(t.Effects, EffectsOf), Records: ifRead(t.Records, RecordsOf), DeadLetters: ifRead(t.DeadLetters, MessagesOf),
 		Searched: t.Searched, Scopes: t.Scopes, Waiting: t.Waiting, Other: t.Unsearched,
 		Unchecked: append([]doctor.Unchecked{}, t.Unchecked...), Notes: append([]string{}, t.Notes...),
+	}
+	if t.Stuck != nil {
+		out.Stuck = listOf(t.Stuck, func(d status.Destination) string { return d.Queue })
 	}
 	if t.Task != nil {
 		out.Task = new(TaskOf(*t.Task))

@@ -35,7 +35,7 @@ func nulls(at string, v any) (list []string) {
 
 // An empty list is [] in JSON, so that programs need not check whether it exists. Null means unknown: without the
 // management API, status reports neither the alarms nor how many messages are not ready, and plan reports neither
-// policies nor stray bindings. Without a broker or a database, status and trace report its contents as unknown.
+// policies nor stray bindings, and trace no route queues. Without a broker or a database, status and trace report its contents as unknown.
 func TestEmptyListsInJSON(t *testing.T) {
 	b := clitest.NewBroker(t, amqptest.Options{})
 	onBroker, onDB, onNothing := " --url "+b.URL, " --db "+clitest.NewDB(t), " --url amqp://guest:guest@127.0.0.1:1/"
@@ -57,15 +57,15 @@ func TestEmptyListsInJSON(t *testing.T) {
 			".due_soon[2].on_broker_at_least", ".due_soon[3].on_broker_at_least", ".findings", ".layouts", ".parked.held", ".tasks.sent",
 		}},
 		{"doctor" + onBroker + onDB, 2, nil},
-		{"trace a" + onBroker + onDB, 2, nil},
+		{"trace a" + onBroker + onDB, 2, []string{".routes_not_empty"}},
 		{"schedules add n --every 1h --queue q" + onDB, 0, nil},
 		{"schedules show n" + onDB, 0, nil},
 		{"tasks add --id a --queue orders --at +1h" + onDB, 0, nil},
 		{"tasks show a" + onDB, 0, nil},
 		{"tasks list" + onDB, 0, nil},
-		{"trace a" + onBroker + onDB, 2, nil},
-		{"trace a" + onBroker, 2, []string{".effects", ".records", ".scopes"}},
-		{"trace a" + onNothing + onDB, 2, []string{".dead_letters", ".delay_queues_not_empty", ".destinations_not_empty", ".searched"}},
+		{"trace a" + onBroker + onDB, 2, []string{".routes_not_empty"}},
+		{"trace a" + onBroker, 2, []string{".effects", ".records", ".routes_not_empty", ".scopes"}},
+		{"trace a" + onNothing + onDB, 2, []string{".dead_letters", ".delay_queues_not_empty", ".destinations_not_empty", ".routes_not_empty", ".searched"}},
 		{"send --queue orders" + onBroker, 0, nil},
 		{"requeue --queue orders.dead --dry-run" + onBroker, 0, nil},
 		{"requeue --queue orders.dead --yes" + onBroker, 0, nil},

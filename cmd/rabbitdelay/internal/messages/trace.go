@@ -162,7 +162,14 @@ func (r *traceRun) printSearch(t trace.Trace) {
 		r.Printf("- the idempotency records in %s: no such id\n", shown.Line(cmp.Or(strings.Join(t.Scopes, ", "), "no scope (give --scope)")))
 	}
 	for _, s := range t.Searched {
+		ready := shown.Count(s.Messages, "ready message", "ready messages")
 		switch {
+		case s.ReadyOnly && s.Messages == 0:
+			r.Printf("- %s: no ready message; others were not counted\n", shown.Line(s.Queue))
+		case s.ReadyOnly && s.AllReady():
+			r.Printf("- %s: %s; others were not counted\n", shown.Line(s.Queue), ready)
+		case s.ReadyOnly:
+			r.Printf("- %s: only the first %d of %s; others were not counted\n", shown.Line(s.Queue), s.Sampled, ready)
 		case s.Messages == 0:
 			r.Printf("- %s: it is empty\n", shown.Line(s.Queue))
 		case s.All():
@@ -182,6 +189,9 @@ func (r *traceRun) printSearch(t trace.Trace) {
 	}
 	if len(t.Unsearched) > 0 {
 		r.Printf("\nnot searched, because consumers would have to wait: %s\n", shown.Line(strings.Join(t.Unsearched, ", ")))
+	}
+	for _, d := range t.Stuck {
+		r.Printf("\nnot searched, because no client can read there: %s (%d, for which the exchange has no route)\n", shown.Line(d.Queue), d.Waiting.Total())
 	}
 	for _, u := range t.Unchecked {
 		r.Printf("not checked: %s: %s\n", u.Area, shown.Line(u.Why))

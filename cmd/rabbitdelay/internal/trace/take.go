@@ -64,11 +64,18 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	if s.Broker != nil {
 		t.Waiting, t.Unsearched = []status.Delay{}, []string{}
 	}
+	if s.Broker.Managed() {
+		t.Stuck = []status.Destination{}
+	}
 	for _, l := range s.Layouts {
 		t.Waiting = append(t.Waiting, l.Delays...)
 	}
 	for _, d := range s.Destinations {
-		if d.Waiting.Total() > 0 {
+		switch {
+		case d.Waiting.Total() == 0:
+		case d.Exchange:
+			t.Stuck = append(t.Stuck, d)
+		default:
 			t.Unsearched = append(t.Unsearched, d.Queue)
 		}
 	}
@@ -142,7 +149,7 @@ func (t *Trace) database(ctx context.Context, src Source, s status.Status, patie
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	t.row(ctx, src.Status.Tasks, s)
+	t.row(ctx, src.Status.Tasks, s, src.Status.Want.Prefix)
 	if src.DB == nil {
 		return
 	}
@@ -157,7 +164,7 @@ func (t *Trace) database(ctx context.Context, src Source, s status.Status, patie
 }
 
 // row reads the task, and what handlers have recorded about it.
-func (t *Trace) row(ctx context.Context, store *taskview.Store, s status.Status) {
+func (t *Trace) row(ctx context.Context, store *taskview.Store, s status.Status, prefix string) {
 	if store == nil || s.Tasks == nil {
 		return
 	}
@@ -178,6 +185,9 @@ func (t *Trace) row(ctx context.Context, store *taskview.Store, s status.Status)
 		t.Effects = append([]taskview.Effect{}, effects...)
 	}
 	d := task.Destination()
+	if d.ToExchange() {
+		t.Route = d.TargetQueue(cmp.Or(prefix, topology.DefaultPrefix))
+	}
 	for i, h := range s.Tasks.Held {
 		if h.Queue == d.Queue && h.Exchange == d.Exchange {
 			t.Held = &s.Tasks.Held[i]
@@ -221,17 +231,23 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // nothing is left to do
 	// Collect the queues that may contain the message as a dead letter or a parked message, and how many of their messages
-	// consumers hold.
-	held, silent := map[string]int64{s.Parked.Queue: notReady(s.Parked)}, map[string]bool{s.Parked.Queue: s.Parked.Unknown}
-	for _, q := range t.queues(s) { // for queues that are not listed, nothing is known
-		held[topology.Destination{Queue: q}.DeadLetterQueue()] = 0
+	// are not ready. This number is nil if unknown.
+	held, silent := map[string]*int64{s.Parked.Queue: s.Parked.Held}, map[string]bool{s.Parked.Queue: s.Parked.Unknown}
+	for _, q := range t.queues(s) {
+		held[topology.Destination{Queue: q}.DeadLetterQueue()] = nil
+	}
+	for _, q := range src.Queues {
+		held[q] = nil
 	}
 	for _, d := range s.Destinations {
 		if d.Dead != nil {
-			held[d.Dead.Queue], silent[d.Dead.Queue] = notReady(*d.Dead), d.Dead.Unknown
+			held[d.Dead.Queue], silent[d.Dead.Queue] = d.Dead.Held, d.Dead.Unknown
+		}
+		if _, asked := held[d.Queue]; asked {
+			held[d.Queue] = d.Waiting.InTransit()
 		}
 	}
-	queues := unique(append(slices.Collect(maps.Keys(held)), src.Queues...))
+	queues := slices.Sorted(maps.Keys(held))
 	ready, err := live.Counts(ctx, conn, queues)
 	if err != nil {
 		t.unchecked(status.AreaDeadLetters, err)
@@ -248,7 +264,7 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 			t.unchecked(doctor.AreaMessages, &live.UnavailableError{Queue: q, Reason: n.Unavailable})
 			continue
 		case counted && !n.Missing && n.Ready == 0:
-			t.Searched = append(t.Searched, Searched{Queue: q, Messages: held[q]})
+			t.Searched = append(t.Searched, searched(q, 0, 0, held[q]))
 			continue
 		}
 		got, err := inspect.Peek(ctx, conn, q, inspect.PeekOptions{Limit: limit, Prefix: src.Status.Want.Prefix, Management: live.Public[*public.Management](src.Status.Broker.Management)})
@@ -256,7 +272,7 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 			t.unchecked(status.AreaDeadLetters, err)
 			continue
 		}
-		t.Searched = append(t.Searched, Searched{Queue: q, Sampled: len(got.Messages), Messages: int64(len(got.Messages)+got.More) + held[q]})
+		t.Searched = append(t.Searched, searched(q, len(got.Messages), got.More, held[q]))
 		for _, m := range got.Messages {
 			if m.ID == t.ID {
 				t.DeadLetters = append(t.DeadLetters, m)
@@ -268,10 +284,12 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 	}
 }
 
-// notReady returns how many messages in a queue are known to be held by consumers.
-func notReady(l status.DeadLetters) int64 {
-	if l.Held == nil {
-		return 0
+// searched describes the search of a queue. Its parameters are the numbers of ready messages that were read, of ready
+// messages that were not read, and of messages that are not ready, which is nil if unknown.
+func searched(queue string, read, more int, notReady *int64) Searched {
+	s := Searched{Queue: queue, Sampled: read, Messages: int64(read + more), ReadyOnly: notReady == nil}
+	if notReady != nil {
+		s.Messages += *notReady
 	}
-	return *l.Held
+	return s
 }

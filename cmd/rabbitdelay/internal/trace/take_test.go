@@ -114,7 +114,7 @@ func TestTakeLooksForItself(t *testing.T) {
 		},
 		"never counted": {
 			func(*testing.T, *amqp.Channel) {}, true, "nothing is known about this id in the parts that could be inspected", false,
-			trace.Searched{Queue: "q.dead"},
+			trace.Searched{Queue: "q.dead", ReadyOnly: true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -192,12 +192,16 @@ func TestTakeNamesAnUnlistedRouteQueue(t *testing.T) {
 	there.Destinations, there.Bindings = []topology.Destination{events}, append(slices.Clone(there.Bindings), hour.Bindings(events)...)
 	there = there.WithDestinationQueues("delay", topology.Quorum)
 	for name, c := range map[string]struct {
-		leaving    int
-		why        string
-		unsearched []string
+		leaving  int
+		why      string
+		stuck    int // number of messages in the route queue
+		searched trace.Searched
 	}{
-		"the exchange routes it nowhere": {1, "it may be among the messages of the queue " + route + ", which is not searched", []string{route}},
-		"nothing waits":                  {0, "nothing is known about this id; a consumer may hold it", []string{}},
+		"the exchange routes it nowhere": {
+			1, "it may be among the messages of the route queue " + route + ", for which the exchange has no route", 1,
+			trace.Searched{Queue: route, Messages: 1},
+		},
+		"nothing waits": {0, "nothing is known about this id; a consumer may hold it", 0, trace.Searched{Queue: route}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -218,7 +222,7 @@ func TestTakeNamesAnUnlistedRouteQueue(t *testing.T) {
 					t.Fatal(err)
 				}
 				<-time.After(time.Second)
-				got, err := trace.Take(t.Context(), "it", trace.Source{Status: status.Source{
+				got, err := trace.Take(t.Context(), "it", trace.Source{Queues: []string{route}, Status: status.Source{
 					Want: doctor.Config{Want: listed},
 					Broker: snapshot.Source{Management: m, Dial: func(ctx context.Context) (*amqp.Connection, error) {
 						return inspect.Dial(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
@@ -227,8 +231,13 @@ func TestTakeNamesAnUnlistedRouteQueue(t *testing.T) {
 				if err != nil || !got.Complete() {
 					t.Fatalf("Take: got error %v and the unchecked areas %v, want no error and a complete trace", err, got.Unchecked)
 				}
-				if !strings.Contains(got.Why, c.why) || !slices.Equal(got.Unsearched, c.unsearched) {
-					t.Errorf("got Why = %q and Unsearched = %q, want %q in Why, and Unsearched = %q", got.Why, got.Unsearched, c.why, c.unsearched)
+				var stuck int64
+				for _, d := range got.Stuck {
+					stuck += d.Waiting.Total()
+				}
+				if !strings.Contains(got.Why, c.why) || stuck != int64(c.stuck) || len(got.Unsearched) > 0 || !slices.Contains(got.Searched, c.searched) {
+					t.Errorf("got Why = %q, %d stuck messages, Unsearched = %q and Searched = %+v, want %q in Why, %d stuck messages, Unsearched = [] and %+v in Searched",
+						got.Why, stuck, got.Unsearched, got.Searched, c.why, c.stuck, c.searched)
 				}
 			})
 		})

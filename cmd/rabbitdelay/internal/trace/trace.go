@@ -44,6 +44,11 @@ type Trace struct {
 	// Unsearched are the destinations' queues that are not empty. They are not searched, because that would keep
 	// messages from their consumers.
 	Unsearched []string
+	// Stuck are the route queues that are not empty, because their exchanges have no route for the messages. No client
+	// can read messages there. It is nil without the management API, because only that shows these queues.
+	Stuck []status.Destination
+	// Route is the route queue of the task's destination; empty without a task or if the destination is a queue.
+	Route string
 	// Nowhere is set if the broker is known not to have the message.
 	Nowhere bool
 	// Relays are the relays of the database; nil if unknown.
@@ -63,7 +68,7 @@ func (t Trace) Complete() bool { return len(t.Unchecked) == 0 }
 
 // Everywhere reports whether every place in the broker that may contain the message was searched.
 func (t Trace) Everywhere() bool {
-	return t.searched() && t.Complete() && len(t.Waiting)+len(t.Unsearched) == 0
+	return t.searched() && t.Complete() && len(t.Waiting)+len(t.Unsearched)+len(t.Stuck) == 0
 }
 
 // searched reports whether every message of the queues in Searched was read.
@@ -82,7 +87,13 @@ type Searched struct {
 	Queue    string `json:"queue"`
 	Sampled  int    `json:"sampled"`
 	Messages int64  `json:"messages"`
+	// ReadyOnly means that Messages counts only the ready messages. The queue may have others, which a consumer holds or
+	// the broker is dead-lettering.
+	ReadyOnly bool `json:"ready_only,omitempty"`
 }
 
+// AllReady reports whether every ready message of the queue was read.
+func (s Searched) AllReady() bool { return int64(s.Sampled) >= s.Messages }
+
 // All reports whether every message of the queue was read.
-func (s Searched) All() bool { return int64(s.Sampled) >= s.Messages }
+func (s Searched) All() bool { return s.AllReady() && !s.ReadyOnly }

@@ -10,6 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
@@ -165,13 +166,28 @@ func (e explainer) sent(k schedule.TaskRow) string {
 		return begin + e.say("the queue %s does not exist", d.Name)
 	case d != nil && d.Waiting.Unknown && d.Waiting.Ready == 0:
 		return begin + e.say("the queue %s does not report its messages, so it is unknown whether this message is there", d.Name)
+	case d != nil && d.Exchange && d.Waiting.Total() > 0:
+		to, waiting := k.Destination(), e.count(d.Waiting.Total(), "1 message waits", "%s messages wait")
+		return begin + e.say("%s in the route queue %s, because the exchange %s has no route for the routing key %s; a binding for this key lets the broker deliver them", waiting, d.Queue, to.Exchange, strconv.Quote(to.RoutingKey))
 	case d != nil && d.Unconsumed():
 		return begin + e.say("the queue %s has no consumer, and %s", d.Name, e.count(d.Waiting.Ready, "1 ready message", "%s ready messages"))
 	case d != nil && d.Waiting.Ready > 0 && d.Consumers != nil:
 		ready, consumers := e.count(d.Waiting.Ready, "1 message is", "%s messages are"), e.count(*d.Consumers, "1 consumer", "%s consumers")
 		return begin + e.say("%s ready in the queue %s before %s", ready, d.Name, consumers)
 	}
+	if to := k.Destination(); e.Route != "" && e.routeHidden() {
+		return begin + e.say("its message is in transit, held by a consumer, or lost, or it waits in the route queue %s, because the exchange %s has no route for it, which only the management API shows (broker.management_url); if it is lost, the relay sends it again from %s on", e.Route, to.Exchange, shown.Instant(k.ResendAt))
+	}
 	return begin + e.say("its message is in transit, held by a consumer, or lost; if it is lost, the relay sends it again from %s on", shown.Instant(k.ResendAt))
+}
+
+// routeHidden reports whether the messages in the task's route queue are not counted. Over AMQP, a route queue seems
+// to be empty, because its messages expire immediately and are not ready while the broker tries to forward them.
+func (e explainer) routeHidden() bool {
+	if e.Destination != nil {
+		return e.Destination.Waiting.InTransit() == nil
+	}
+	return e.notSeen(doctor.AreaManagement)
 }
 
 // unlessSent returns a clause that says that no relay is running. It is empty if a relay is running or the relays are
@@ -231,6 +247,14 @@ func (e explainer) unknown() string {
 		text += e.say("; it may be among the messages of the queue %s, which is not searched because its consumers would have to wait", e.Unsearched[0])
 	case n > 1:
 		text += e.say("; it may be in one of %s destinations' queues that are not empty, which are not searched because their consumers would have to wait", strconv.Itoa(n))
+	}
+	switch n := len(e.Stuck); {
+	case n == 1:
+		text += e.say("; it may be among the messages of the route queue %s, for which the exchange has no route", e.Stuck[0].Queue)
+	case n > 1:
+		text += e.say("; it may be in one of %s route queues whose messages wait because their exchanges have no route for them", strconv.Itoa(n))
+	case e.notSeen(doctor.AreaManagement):
+		text += e.say("; it may wait in a route queue, because its exchange has no route for it, which only the management API shows (broker.management_url)")
 	}
 	return text + e.say("; a consumer may hold it, it may have been handled without a record, or it may never have been sent")
 }

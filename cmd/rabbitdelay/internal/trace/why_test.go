@@ -28,6 +28,8 @@ func TestWhy(t *testing.T) {
 		return task(func(k *schedule.TaskRow) { k.Status, k.FinishedAt, k.Attempts, k.LastError = s, now, 2, "no card" })
 	}
 	ahead := task(func(k *schedule.TaskRow) { k.DeliverAt, k.SentAt, k.ResendAt = future, past, future.Add(2*time.Minute) })
+	forwarded := task(func(k *schedule.TaskRow) { k.Queue, k.Exchange, k.RoutingKey, k.SentAt = "", "events", "paid", past })
+	const route = "delay.route.events:paid"
 	sent := task(func(k *schedule.TaskRow) { k.SentAt = past })
 	dead := func(reason string) []inspect.DeadLetter {
 		return []inspect.DeadLetter{{Delivery: &amqpx.Delivery{Queue: "q.dead", Attempt: 5}, Reason: reason, Error: "no card", Died: past}}
@@ -80,7 +82,24 @@ func TestWhy(t *testing.T) {
 			Task:        sent,
 			Destination: &status.Destination{Name: "q", Exists: true, Consumers: new(int64(1)), Waiting: status.Count{Ready: 3}},
 		},
-		"its message is in transit, held by a consumer, or lost":                {Task: sent},
+		"its message is in transit, held by a consumer, or lost":     {Task: sent},
+		"its message is in transit, held by a consumer, or lost; if": {Task: forwarded, Route: route},
+		`2 messages wait in the route queue delay.route.events:paid, because the exchange events has no route for the routing key "paid"`: {
+			Task: forwarded, Route: route, Destination: &status.Destination{Name: "events:paid", Queue: route, Exchange: true, Exists: true, Waiting: status.Count{Unacked: new(int64(2)), Leaving: new(int64)}},
+		},
+		"or it waits in the route queue delay.route.events:paid, because the exchange events has no route for it, which only the management API shows (broker.management_url)": {
+			Task: forwarded, Route: route, Unchecked: []doctor.Unchecked{{Area: doctor.AreaManagement}},
+		},
+		"lost, or it waits in the route queue delay.route.events:paid": {
+			Task: forwarded, Route: route, Destination: &status.Destination{Name: "events:paid", Queue: route, Exchange: true, Exists: true},
+		},
+		"it may be among the messages of the route queue delay.route.events:paid, for which the exchange has no route": {
+			Stuck: []status.Destination{{Queue: route}},
+		},
+		"it may be in one of 2 route queues whose messages wait": {Stuck: make([]status.Destination, 2)},
+		"it may wait in a route queue, because its exchange has no route for it, which only the management API shows (broker.management_url)": {
+			Unchecked: []doctor.Unchecked{{Area: doctor.AreaManagement}},
+		},
 		"its effect in q was committed at":                                      {Records: []idempotency.Record{{Scope: "q", ProcessedAt: past}}},
 		"because a guard (OnlyIf or When) was not met":                          {Records: []idempotency.Record{{Scope: "q", Guarded: true}}},
 		"its handler rejected it, the last error: no card; rabbitdelay requeue": {DeadLetters: dead(inspect.ReasonRejected)},

@@ -59,8 +59,8 @@ func (x *examination) checkLeftovers() {
 		}
 		switch {
 		case unknown > 0:
-			x.notef("at least %s in %s of %s, drained: unknown, because %s not report all messages. The layout is an older one, or belongs to another configuration",
-				counted(messages, "message waits", "messages wait"), counted(len(queues), "queue", "queues"), layout.Name, counted(unknown, "queue does", "queues do"))
+			x.notef("it is unknown whether %s has drained, because %s not report all messages; at least %s in its %s. The layout is an older one, or belongs to another configuration",
+				layout.Name, counted(unknown, "queue does", "queues do"), counted(messages, "message waits", "messages wait"), counted(len(queues), "queue", "queues"))
 		case messages == 0:
 			parts := []string{layout.Name}
 			if slices.ContainsFunc(x.cfg.Want.Queues, func(q topology.Queue) bool {
@@ -73,7 +73,7 @@ func (x *examination) checkLeftovers() {
 			if x.previous(layout.Tag) {
 				whose, command = "the layout is in delay.previous. Once no process sends with it, delete it", x.run("retire")
 			}
-			x.notef("%s, drained: yes. It has %s that this configuration does not use; %s:\n%s",
+			x.notef("%s has drained. It has %s that this configuration does not use; %s:\n%s",
 				layout.Name, counted(len(queues), "empty delay queue", "empty delay queues"), whose, command)
 		case x.snap.Live.BindingsKnown && !x.boundFor(layout.Tag):
 			x.about(full, Finding{ID: "leftover-unbound", Severity: SeverityCritical,
@@ -95,8 +95,8 @@ func (x *examination) checkLeftovers() {
 			if len(unbound) > 0 || !ours {
 				state = "messages whose destinations are bound for it still arrive"
 			}
-			x.notef("%s in %s of %s, drained: no. The layout is an older one, or belongs to another configuration; %s",
-				counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), layout.Name, state)
+			x.notef("%s has not drained: %s in %s. The layout is an older one, or belongs to another configuration; %s",
+				layout.Name, counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), state)
 		}
 	}
 }

@@ -356,7 +356,8 @@ func (r *requeue) process(ctx context.Context) error {
 	return nil
 }
 
-// anonymous records that a message was sent without its user id, for the reason why. It does nothing if why is empty.
+// anonymous records that a message was sent without its user id, and why. It does nothing if the reason is empty, which
+// means that the message kept its user id.
 func (r *RequeueReport) anonymous(id, why string) {
 	if why == "" {
 		return

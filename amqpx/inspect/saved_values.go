@@ -238,12 +238,12 @@ func init() { //nolint:gochecknoinits // the reader for tables uses readers, whi
 	}
 }
 
-// unmarshaled returns a function that decodes a T with json.Unmarshal and converts it with as.
-func unmarshaled[T any](as func(T) any) func(json.RawMessage) (any, error) {
+// unmarshaled returns a function that decodes a T with json.Unmarshal, and converts it with the function convert.
+func unmarshaled[T any](convert func(T) any) func(json.RawMessage) (any, error) {
 	return func(raw json.RawMessage) (any, error) {
 		var v T
 		err := json.Unmarshal(raw, &v)
-		return as(v), err
+		return convert(v), err
 	}
 }
 

@@ -207,8 +207,8 @@ func pgxTasks(ctx context.Context, e *env, cfg amqpx.Config) (system, error) {
 	})
 }
 
-// openTasks opens a client and a database, and calls with, which prepares them.
-func openTasks(ctx context.Context, e *env, cfg amqpx.Config, with func(ctx context.Context, t *tasks, dsn string) error) (system, error) {
+// openTasks opens a client and a database, and calls the function prepare for them.
+func openTasks(ctx context.Context, e *env, cfg amqpx.Config, prepare func(ctx context.Context, t *tasks, dsn string) error) (system, error) {
 	dsn, drop, err := e.database(ctx)
 	if err != nil {
 		return nil, err
@@ -218,7 +218,7 @@ func openTasks(ctx context.Context, e *env, cfg amqpx.Config, with func(ctx cont
 		return nil, errors.Join(err, drop(ctx))
 	}
 	t := &tasks{messages: m, dsn: dsn, end: []func(context.Context) error{drop}}
-	if err := with(ctx, t, dsn); err != nil {
+	if err := prepare(ctx, t, dsn); err != nil {
 		return nil, errors.Join(err, t.close(ctx))
 	}
 	return t, nil

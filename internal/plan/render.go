@@ -88,8 +88,8 @@ func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all 
 		if s.Action != a || s.Kind != kind {
 			continue
 		}
-		// Conflicts are always listed, and unchanged objects only if all is set. Other objects are listed up to
-		// maxListed.
+		// Conflicts are always listed. Without the parameter all, unchanged objects are not listed, and at most
+		// maxListed of the others are.
 		if !all && (a == ActionSame || listed == maxListed && a != ActionConflict) {
 			more++
 			continue

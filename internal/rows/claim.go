@@ -50,8 +50,8 @@ func (c Conn) instant(p Purpose) string {
 	return "due_at"
 }
 
-// Lanes returns the lanes whose first row is due by until. The query needs a few index lookups for each lane, however
-// many rows are waiting.
+// Lanes returns the lanes whose first row is due at the time until or earlier. The query needs a few index lookups for
+// each lane, however many rows are waiting.
 func (c Conn) Lanes(ctx context.Context, p Purpose, until int64) (list []Waiting, err error) {
 	err = c.each(ctx, c.lanesQuery(p), []any{until}, func(scan scanner) error {
 		var w Waiting
@@ -198,7 +198,7 @@ func MarkSent(now time.Time, pauses []time.Duration) Assignment {
 	}
 }
 
-// GiveBack releases tasks that could not be sent, so that they are claimed again after until.
+// GiveBack releases tasks that could not be sent. They can be claimed again after the time until.
 func GiveBack(cause string, now, until time.Time) Assignment {
 	return Assignment{
 		set:  "last_error = ?, updated_at = ?, send_failures = send_failures + 1, claimed_until = ?",
@@ -206,7 +206,7 @@ func GiveBack(cause string, now, until time.Time) Assignment {
 	}
 }
 
-// Postpone releases tasks that were not tried, so that they are claimed again after until.
+// Postpone releases tasks that were not tried. They can be claimed again after the time until.
 func Postpone(until time.Time) Assignment {
 	return Assignment{set: "claimed_until = ?", args: []any{until.UnixMilli()}}
 }

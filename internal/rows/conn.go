@@ -101,7 +101,7 @@ func (db *DB) transact(ctx context.Context, own sqldb.DB, opts *sql.TxOptions, d
 	}))
 }
 
-// Undoable runs do. If do returns undo, Undoable rolls back the changes that do made, while the transaction continues.
+// Undoable calls do. If do returns true, Undoable rolls back the changes that do made, while the transaction continues.
 // It reports whether it has rolled them back. It cannot do so if each statement is a separate transaction. SQLite does
 // not need a rollback, because it has only one writer.
 func (c Conn) Undoable(ctx context.Context, do func() (undo bool, err error)) (undone bool, err error) {

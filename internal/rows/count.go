@@ -83,8 +83,9 @@ func (c Conn) CountUpTo(ctx context.Context, f Filter, limit int64) (total int64
 	return total, nil
 }
 
-// CountFinished counts the tasks that finished with the given status, no earlier than from and before to, up to limit +
-// 1. The status is a literal in the statement, so that the planner can use the partial index.
+// CountFinished counts the tasks that finished with the given status at the time from or later, and earlier than the
+// time to. It stops counting at limit + 1. The status is a literal in the statement, so that the planner can use the
+// partial index.
 func (c Conn) CountFinished(ctx context.Context, status string, from, to time.Time, limit int64) (int64, error) {
 	return c.number(ctx, fmt.Sprintf("SELECT COUNT(*) FROM (SELECT 1 FROM rabbitdelay_tasks WHERE status = '%s' AND finished_at >= %d AND finished_at < %d LIMIT %d) AS bounded",
 		status, Stored(from), Stored(to), limit+1))
@@ -145,16 +146,17 @@ func (c Conn) oldest(ctx context.Context, from string, args ...any) (time.Time, 
 	return orZero(first), nil
 }
 
-// CountPending counts the pending tasks that are due later than after and no later than until, up to most.
-func (c Conn) CountPending(ctx context.Context, after, until, most int64) (int64, error) {
-	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1"+c.pendingInOrder()+" AND due_at > ? AND due_at <= ? LIMIT ?) AS counted", after, until, most)
+// CountPending counts the pending tasks that are due later than the time after and not later than the time until, up to
+// limit.
+func (c Conn) CountPending(ctx context.Context, after, until, limit int64) (int64, error) {
+	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1"+c.pendingInOrder()+" AND due_at > ? AND due_at <= ? LIMIT ?) AS counted", after, until, limit)
 }
 
-// CountUnsent counts the tasks in a lane that a claim could select, up to most.
-func (c Conn) CountUnsent(ctx context.Context, l Lane, until, most int64) (int64, error) {
+// CountUnsent counts the tasks in a lane that a claim could select, up to limit.
+func (c Conn) CountUnsent(ctx context.Context, l Lane, until, limit int64) (int64, error) {
 	instant := c.instant(ToSend)
 	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+c.from(ToSend)+" AND queue = ? AND exchange = ? AND "+instant+" <= ? ORDER BY "+instant+" LIMIT ?) AS counted", // ORDER BY makes the planner use the index
-		l.Queue, l.Exchange, until, most)
+		l.Queue, l.Exchange, until, limit)
 }
 
 // CountKeys counts pending tasks of a lane by routing key, sorted by routing key. It reads at most the given number of

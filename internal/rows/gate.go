@@ -146,10 +146,10 @@ func (c Conn) SpendGate(ctx context.Context, g *Gate) error {
 	return err
 }
 
-// Recall recalls up to most tasks of a lane whose messages are on the broker and whose resend_at is at most until,
-// beginning with the earliest resend_at. Each task gets a new version, so that its message has no effect, and becomes
-// unsent. Tasks whose rows are locked, for example by a handler, are skipped. Recall returns the number of recalled
-// tasks.
+// Recall recalls tasks of a lane whose messages are on the broker and whose resend_at is at most until. The parameter
+// most limits their number, and those with the earliest resend_at come first. Each task gets a new version, so that its
+// message has no effect, and becomes unsent. Tasks whose rows are locked, for example by a handler, are skipped. Recall
+// returns the number of recalled tasks.
 func (c Conn) Recall(ctx context.Context, l Lane, until int64, most int, now int64) (int64, error) {
 	if err := c.WriteFirst(ctx); err != nil {
 		return 0, err
@@ -205,7 +205,7 @@ func (c Conn) OldestOf(ctx context.Context, l Lane, sent bool, now int64) (time.
 	return c.oldest(ctx, c.pendingOf(l, sent), l.Queue, l.Exchange, now)
 }
 
-// CountDue counts the pending tasks of a lane that are due, up to most.
-func (c Conn) CountDue(ctx context.Context, l Lane, now, most int64) (int64, error) {
-	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1"+c.pendingOf(l, false)+" ORDER BY due_at LIMIT ?) AS counted", l.Queue, l.Exchange, now, most)
+// CountDue counts the pending tasks of a lane that are due, up to limit.
+func (c Conn) CountDue(ctx context.Context, l Lane, now, limit int64) (int64, error) {
+	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1"+c.pendingOf(l, false)+" ORDER BY due_at LIMIT ?) AS counted", l.Queue, l.Exchange, now, limit)
 }

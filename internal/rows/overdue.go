@@ -30,13 +30,13 @@ type Sent struct {
 	First, Last int64
 }
 
-// SentAhead counts the pending tasks whose due time is after due and that were sent before sent, up to most. It reads
+// SentAhead counts up to limit pending tasks that are due later than dueAfter and were sent before sentBefore. It reads
 // them in the order of their due times.
-func (c Conn) SentAhead(ctx context.Context, due, sent, most int64) (s Sent, err error) {
+func (c Conn) SentAhead(ctx context.Context, dueAfter, sentBefore, limit int64) (s Sent, err error) {
 	var first, last sql.NullInt64
 	query := "SELECT COUNT(*), MIN(resend_at), MAX(resend_at) FROM (SELECT resend_at" + c.pendingInOrder() +
 		" AND due_at > ? AND resend_at IS NOT NULL AND sent_at < ? ORDER BY due_at LIMIT ?) AS ahead"
-	err = c.one(ctx, query, []any{due, sent, most}, &s.Tasks, &first, &last)
+	err = c.one(ctx, query, []any{dueAfter, sentBefore, limit}, &s.Tasks, &first, &last)
 	s.First, s.Last = first.Int64, last.Int64
 	return s, err
 }

@@ -272,20 +272,20 @@ func (c Conn) ClaimSchedule(ctx context.Context, now int64, except []string) (*S
 	return list[0], nil
 }
 
-// Withdraw cancels the tasks of a schedule that are not due yet and whose ids do not sort before from, and stores the
-// reason in last_error. The tasks get a new version. No message has that version, and a relay that is publishing the
-// old version does not mark the row. Withdraw returns the versions, by id, of all tasks that were withdrawn now or
+// Withdraw cancels the tasks of a schedule that are not due yet, except those whose ids sort before fromID, and stores
+// the reason in last_error. The tasks get a new version. No message has that version, and a relay that is publishing
+// the old version does not mark the row. Withdraw returns the versions, by id, of all tasks that were withdrawn now or
 // earlier.
-func (c Conn) Withdraw(ctx context.Context, name, from, reason string, now int64) (map[string]int64, error) {
+func (c Conn) Withdraw(ctx context.Context, name, fromID, reason string, now int64) (map[string]int64, error) {
 	to := name + "@" + afterAll
 	if _, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET status = 'cancelled', version = version + 1, last_error = ?, finished_at = ?, updated_at = ? "+
-		"WHERE id >= ? AND id < ? AND status = 'pending' AND due_at > ?", reason, now, now, from, to, now); err != nil {
+		"WHERE id >= ? AND id < ? AND status = 'pending' AND due_at > ?", reason, now, now, fromID, to, now); err != nil {
 		return nil, err
 	}
 	versions := map[string]int64{}
 	// A locking read also sees what other transactions have committed since this one began.
 	query := "SELECT id, version FROM rabbitdelay_tasks WHERE id >= ? AND id < ? AND status = 'cancelled' AND last_error = ?" + c.lock(Exclusive)
-	err := c.each(ctx, query, []any{from, to, reason}, func(scan scanner) error {
+	err := c.each(ctx, query, []any{fromID, to, reason}, func(scan scanner) error {
 		var id string
 		var version int64
 		err := scan(&id, &version)
@@ -295,11 +295,11 @@ func (c Conn) Withdraw(ctx context.Context, name, from, reason string, now int64
 	return versions, err
 }
 
-// Missed returns the sorted ids of a schedule's tasks that were due by cut and that no handler has started. It leaves
-// out ids that sort before from, and locked rows, on which a handler may be working.
-func (c Conn) Missed(ctx context.Context, name, from string, cut int64) ([]string, error) {
+// Missed returns the sorted ids of a schedule's tasks that were due at the time cut or earlier and that no handler has
+// started. It leaves out ids that sort before fromID, and locked rows, on which a handler may be working.
+func (c Conn) Missed(ctx context.Context, name, fromID string, cut int64) ([]string, error) {
 	return c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE id >= ? AND id < ? AND status = 'pending' AND attempts = 0 AND due_at <= ? "+
-		"AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects WHERE task_id = id) ORDER BY id"+c.lock(SkipLocked), from, name+"@"+afterAll, cut)
+		"AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects WHERE task_id = id) ORDER BY id"+c.lock(SkipLocked), fromID, name+"@"+afterAll, cut)
 }
 
 // LeaveOut cancels a pending task with a reason in last_error.

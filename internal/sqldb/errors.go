@@ -174,7 +174,7 @@ func Refused(err error) bool {
 		return true
 	}
 	switch mysqlNumber(err) {
-	case 1048, 1264, 1292, 1366, 1406, 1452, 1644, 3819, 4025: // NULL, out of range, wrong and long values, foreign keys, SIGNAL, CHECK in MySQL and MariaDB
+	case 1048, 1264, 1292, 1366, 1406, 1452, 1644, 3819, 4025: // NULL, out of range, wrong type, too long, foreign keys, SIGNAL, CHECK in MySQL and MariaDB
 		return true
 	}
 	switch sqliteCode(err) & 0xff {

@@ -82,8 +82,8 @@ func (s *Store) CompletionStats(ctx context.Context, from time.Time, width time.
 	})
 }
 
-// CountFinished counts the tasks that finished with the given status, no earlier than from and before to, up to limit.
-// A result of limit + 1 means that there are more.
+// CountFinished counts the tasks that finished with the given status at the time from or later, and earlier than the
+// time to, up to limit. A result of limit + 1 means that there are more.
 func (s *Store) CountFinished(ctx context.Context, status schedule.Status, from, to time.Time, limit int64) (int64, error) {
 	if !slices.Contains([]schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusExpired, schedule.StatusFailed}, status) {
 		return 0, fmt.Errorf("%w: counting finished tasks: status %q; expected done, cancelled, expired or failed", schedule.ErrConfig, status)

@@ -23,7 +23,7 @@ const (
 // ErrorGroupOrder is an order of ErrorGroups.
 type ErrorGroupOrder string
 
-// Orders of groups.
+// The orders in which ErrorGroups can return groups.
 const (
 	GroupsNewest ErrorGroupOrder = "newest" // groups of the tasks that ended last come first
 	GroupsOldest ErrorGroupOrder = "oldest" // groups of the tasks that ended first come first

@@ -45,7 +45,7 @@ func newPauses() *pauses {
 	return p
 }
 
-// change replaces the current set with a copy that do has changed.
+// change copies the current set, calls do to modify the copy, and makes the copy the current set.
 func (p *pauses) change(do func(of map[string]PauseMode)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -190,7 +190,7 @@ func (p *conns) join(sess *Session) *connection {
 	return nil
 }
 
-// connect opens a connection, which starts with one user.
+// connect opens a connection and counts the caller as its first user.
 func (p *conns) connect(ctx context.Context, sess *Session) (*connection, error) {
 	p.mu.Lock()
 	failed, pause := p.failed, time.Until(p.again)

@@ -100,12 +100,12 @@ func (o *ownBindings) withdraw(ctx context.Context) {
 	}
 }
 
-// takeAway removes the bindings that expire no later than by.
-func (o *ownBindings) takeAway(ctx context.Context, by time.Time) error {
+// takeAway removes the bindings that expire at the deadline or earlier.
+func (o *ownBindings) takeAway(ctx context.Context, deadline time.Time) error {
 	o.mu.Lock()
 	var due []ownBinding
 	for _, b := range o.until {
-		if !b.until.After(by) {
+		if !b.until.After(deadline) {
 			due = append(due, b)
 		}
 	}

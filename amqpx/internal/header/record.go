@@ -16,7 +16,7 @@ const (
 	maxAttemptLog  = 32
 )
 
-// Record copies the headers that describe the message's earlier attempts, and the carried properties, to own.
+// Record copies the headers that describe the message's earlier attempts, and the carried properties, to the table own.
 func (p *Properties) Record(own amqp.Table, snoozes int) {
 	if snoozes > 0 {
 		own[Snoozes] = int64(snoozes)
@@ -33,7 +33,7 @@ func (p *Properties) Record(own amqp.Table, snoozes int) {
 	p.Carry(own)
 }
 
-// RecordFailure adds a failed attempt to own, with the current time and the error text.
+// RecordFailure adds a failed attempt to the table own, with the current time and the error text.
 func RecordFailure(own amqp.Table, text string) {
 	list := append(FailedAttempts(own), cut(time.Now().UTC().Format(time.RFC3339Nano)+" "+text, maxAttemptText))
 	own[Attempts] = list[max(0, len(list)-maxAttemptLog):]

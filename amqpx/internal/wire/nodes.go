@@ -76,7 +76,7 @@ func (e *NodesError) Error() string {
 // Unwrap returns the errors of the brokers that were tried.
 func (e *NodesError) Unwrap() []error { return e.errs }
 
-// All reports whether every broker was tried and is returns true for each of their errors.
-func (e *NodesError) All(is func(error) bool) bool {
-	return len(e.errs) == e.total && !slices.ContainsFunc(e.errs, func(err error) bool { return !is(err) })
+// All reports whether every broker was tried and each of their errors satisfies f.
+func (e *NodesError) All(f func(error) bool) bool {
+	return len(e.errs) == e.total && !slices.ContainsFunc(e.errs, func(err error) bool { return !f(err) })
 }

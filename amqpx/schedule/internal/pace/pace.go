@@ -179,11 +179,11 @@ type Instant struct{ ms atomic.Int64 }
 // Set sets the time in milliseconds since the Unix epoch, 0 for none.
 func (x *Instant) Set(ms int64) { x.ms.Store(ms) }
 
-// Until returns the duration from now to the Instant, at least 0 and at most most.
-func (x *Instant) Until(now time.Time, most time.Duration) time.Duration {
+// Until returns the duration from now to the Instant, at least 0 and at most limit.
+func (x *Instant) Until(now time.Time, limit time.Duration) time.Duration {
 	ms := x.ms.Load()
 	if ms == 0 {
-		return most
+		return limit
 	}
-	return max(0, min(most, time.UnixMilli(ms).Sub(now)))
+	return max(0, min(limit, time.UnixMilli(ms).Sub(now)))
 }

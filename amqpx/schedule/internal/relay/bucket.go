@@ -32,7 +32,7 @@ func (b *bucket) fits(now, until int64) int {
 	return int(min(left/b.interval+1, math.MaxInt32))
 }
 
-// take reserves the earliest free delivery time for one task, not before release, and returns it.
+// take reserves the earliest free delivery time that is not before release for one task, and returns it.
 func (b *bucket) take(release int64) int64 {
 	at := max(release, b.opens())
 	b.free = max(b.free, at) + b.interval

@@ -197,7 +197,7 @@ type AuditEntry struct {
 	Detail string // such as the filter; without bodies and header values, which viewers are not allowed to see
 }
 
-// Record writes an audit entry, calls do, and adds the results of do to the entry: a one-line outcome and an error.
+// Record writes an audit entry, calls do, and adds what do returned to the entry: a one-line outcome and an error.
 // If the entry cannot be written, Record does not call do and returns an error that wraps ErrNotRecorded. An entry
 // without an outcome means that the process was killed during do.
 func (a *Audit) Record(ctx context.Context, e AuditEntry, do func(*AuditRecord) (outcome string, err error)) error {

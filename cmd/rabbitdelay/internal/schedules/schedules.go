@@ -53,8 +53,8 @@ task withdraws its tasks that are not due yet, and it then continues from now.`,
 	return c
 }
 
-// each calls do for every name. If do fails for a name, each prints its error as a line on standard error and
-// continues with the other names.
+// each calls do for every name. If do fails for a name, the error is printed as a line on standard error, and the other
+// names are still processed.
 func (x *schedules) each(ctx context.Context, names []string, do func(ctx context.Context, s *app.Store, name string) error) error {
 	return x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		code := program.ExitOK

@@ -50,8 +50,8 @@ type refused struct {
 	Error string `json:"error"`
 }
 
-// each calls the function do for every id, and the function show for the resulting task. If do fails for an id, each
-// prints the error as a line on standard error and continues with the other ids.
+// each calls the function do for every id, and the function show for the resulting task. If do fails for an id,
+// the error is printed as a line on standard error, and the other ids are still processed.
 func (x *tasks) each(ids []string, do func(id string) (schedule.TaskRow, error), show func(schedule.TaskRow) error) error {
 	code := program.ExitOK
 	for _, id := range ids {

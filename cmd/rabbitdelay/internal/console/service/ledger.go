@@ -83,7 +83,7 @@ func newEntry(who Identity, e Entry) Entry {
 	return e
 }
 
-// recorded records the entry and then calls do. It returns ErrForbidden unless who is an operator.
+// recorded records the entry and then calls do. It returns ErrForbidden if the caller is not an operator.
 func (c *Core) recorded(ctx context.Context, who Identity, e Entry, do func() error) error {
 	e = newEntry(who, e)
 	if !who.Role.May(RoleOperator) {

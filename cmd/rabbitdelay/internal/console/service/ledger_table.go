@@ -250,8 +250,8 @@ func NewRecorder(db *sql.DB) *Recorder {
 // recording is the timeout of a statement that writes to the audit.
 const recording = 10 * time.Second
 
-// Record writes an audit entry for who, calls do with the entry's id, and adds the outcome to the entry: the one-line
-// result and the error that do returned. If the entry cannot be written, Record does not call do and returns
+// Record writes an audit entry for the user who, calls do with the entry's id, and adds what do returned to the entry:
+// the one-line result and the error. If the entry cannot be written, Record does not call do and returns
 // ErrNotRecorded.
 func (r *Recorder) Record(ctx context.Context, who string, e Entry, do func(id string) (result string, err error)) error {
 	e = newEntry(Identity{Name: who}, e)

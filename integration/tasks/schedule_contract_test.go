@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -213,60 +216,115 @@ func TestPauseWhileAHandlerOfAnExchangeWorks(t *testing.T) {
 	})
 }
 
-// A session that keeps a rate limit locked is reported, with its identity where the database provides it, and
-// PostgreSQL ends a relay's claim that hangs.
-func TestLockedRateLimitIsReported(t *testing.T) {
+// A session that keeps a rate limit locked is reported, with its identity where the database provides it. The server
+// ends a claim that hangs, so that other relays send its tasks. SQLite is not tested, because a session that has a row
+// locked there stops all writers.
+func TestLockedRateLimits(t *testing.T) {
 	t.Parallel()
-	reported := func(t *testing.T, db businessDB) {
+	t.Run("postgres", func(t *testing.T) {
+		testLockedRateLimits(t, openServer(t, idempotency.PostgreSQL, database.PostgreSQL), lockedRateLimits{
+			holder: "pg_terminate_backend",
+			bound:  "current_setting('idle_in_transaction_session_timeout')", bounded: "10s", usual: "0",
+			trigger: []string{
+				"CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN " +
+					"INSERT INTO seen VALUES (current_setting('idle_in_transaction_session_timeout')); RETURN NEW; END $$",
+				"CREATE TRIGGER see BEFORE UPDATE OF free_at ON rabbitdelay_destinations FOR EACH ROW EXECUTE FUNCTION see()",
+			},
+		})
+	})
+	eachMySQL(t, func(t *testing.T, db businessDB) {
+		testLockedRateLimits(t, db, lockedRateLimits{
+			holder: "KILL with a trx_mysql_thread_id",
+			bound:  "CAST(@@SESSION.wait_timeout AS char)", bounded: "10", usual: "28800",
+			trigger: []string{"CREATE TRIGGER see BEFORE UPDATE ON rabbitdelay_destinations FOR EACH ROW INSERT INTO seen VALUES (@@SESSION.wait_timeout)"},
+		})
+	})
+}
+
+// lockedRateLimits is what TestLockedRateLimits expects of a database.
+type lockedRateLimits struct {
+	holder         string   // part of the text that describes the session with the lock
+	bound          string   // expression for the limit of an idle session
+	bounded, usual string   // its values, in a claim and otherwise
+	trigger        []string // statements that record the limit in the table seen when a rate limit is used
+}
+
+func testLockedRateLimits(t *testing.T, db businessDB, expected lockedRateLimits) {
+	t.Helper()
+	db.mustExec(t, "CREATE TABLE seen (bound varchar(20))")
+	var out outbox
+	s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond})
+	for _, statement := range expected.trigger {
+		db.mustExec(t, statement)
+	}
+	for _, queue := range []string{"mail", "hung"} {
+		suite.MustSucceed(t, s.SetRateLimit(t.Context(), schedule.NoTx, schedule.RateLimit{Queue: queue, PerSecond: 100}))
+	}
+	db.mustExec(t, "DELETE FROM seen")
+	stop := runStore(t, s)
+	suite.Eventually(t, "the relay runs", func() bool { return s.Health() == nil })
+	lock := func(queue string) *sql.Tx {
 		t.Helper()
-		var out outbox
-		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond})
-		suite.MustSucceed(t, s.SetRateLimit(t.Context(), schedule.NoTx, schedule.RateLimit{Queue: "mail", PerSecond: 100}))
-		stop := runStore(t, s)
-		suite.Eventually(t, "the relay runs", func() bool { return s.Health() == nil })
 		tx, err := db.BeginTx(t.Context(), nil)
 		suite.MustSucceed(t, err)
-		defer func() { _ = tx.Rollback() }()
-		_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM rabbitdelay_destinations WHERE queue = 'mail' FOR UPDATE")
-		suite.MustSucceed(t, err)
-		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "mail", DeliverAt: time.Now()}))
-		suite.Eventually(t, "Health reports the lock", func() bool {
-			text := fmt.Sprint(s.Health())
-			return strings.Contains(text, "another session has held the lock on the rate limit of mail") &&
-				strings.Contains(text, "pg_terminate_backend")
-		})
-		stop()
-
-		// A relay that starts now, with another rate limit for the queue, sends the tasks of other destinations.
-		var second outbox
-		rateLimit := schedule.RateLimit{Queue: "mail", PerSecond: 50}
-		s = newStore(t, db, &second, schedule.Config{PollInterval: 20 * time.Millisecond, RateLimits: []schedule.RateLimit{rateLimit}})
-		runStore(t, s)
-		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "b", Queue: "push", DeliverAt: time.Now()}))
-		suite.Eventually(t, "a task to another queue is sent", func() bool { return second.count("b") == 1 })
-		if second.count("a") != 0 {
-			t.Errorf("the task with the locked rate limit was sent %d times, want 0", second.count("a"))
-		}
-		suite.MustSucceed(t, tx.Rollback())
-		suite.Eventually(t, "the task is sent and Health returns nil", func() bool { return second.count("a") == 1 && s.Health() == nil })
-		suite.Eventually(t, "the rate limit of the second relay is written", func() bool {
-			list, err := s.Destinations(t.Context(), schedule.NoTx)
+		t.Cleanup(func() { _ = tx.Rollback() })
+		if queue == "hung" {
+			c, err := rows.Open(sqldb.Of(db.DB), sqldb.Dialect(db.dialect), nil).On(t.Context(), sqldb.On(tx))
 			suite.MustSucceed(t, err)
-			return len(list) == 1 && list[0].PerSecond == 50
-		})
+			suite.MustSucceed(t, c.BoundClaim(t.Context()))
+		}
+		_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM rabbitdelay_destinations WHERE queue = '"+queue+"' FOR UPDATE")
+		suite.MustSucceed(t, err)
+		return tx
 	}
-	t.Run("postgres", func(t *testing.T) {
-		db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
-		reported(t, db)
-		db.mustExec(t, "CREATE TABLE seen (bound text)")
-		db.mustExec(t,
-			"CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "+
-				"INSERT INTO seen VALUES (current_setting('idle_in_transaction_session_timeout')); RETURN NEW; END $$")
-		db.mustExec(t, "CREATE TRIGGER see BEFORE UPDATE OF free_at ON rabbitdelay_destinations FOR EACH ROW EXECUTE FUNCTION see()")
-		var out outbox
-		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond})
-		runStore(t, s)
-		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "c", Queue: "mail", DeliverAt: time.Now()}))
-		suite.Eventually(t, "a claim with a limit of 10s on idle transactions has used the rate limit", func() bool { return db.queryInt(t, "SELECT COUNT(*) FROM seen WHERE bound = '10s'") > 0 })
+	tx := lock("mail")
+	lock("hung")
+	for _, task := range []schedule.Task{{ID: "a", Queue: "mail"}, {ID: "hung", Queue: "hung"}} {
+		task.DeliverAt = time.Now()
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, task))
+	}
+	suite.Eventually(t, "Health reports the lock", func() bool {
+		text := fmt.Sprint(s.Health())
+		return strings.Contains(text, "another session has held the lock on the rate limit of mail") && strings.Contains(text, expected.holder)
+	})
+	suite.Eventually(t, "the server ends the claim that hangs, and its task is sent", func() bool { return out.count("hung") == 1 })
+	if n := db.queryInt(t, "SELECT COUNT(*) FROM seen WHERE bound = ?", expected.bounded); n == 0 {
+		t.Errorf("no claim used a rate limit in a session with the limit %s", expected.bounded)
+	}
+	if n := db.queryInt(t, "SELECT COUNT(*) FROM seen WHERE bound <> ?", expected.bounded); n > 0 {
+		t.Errorf("%d claims used a rate limit in a session without the limit %s", n, expected.bounded)
+	}
+	stop()
+	var sessions []*sql.Conn
+	for range 6 { // all of the pool, except the two of the locks
+		c, err := db.Conn(t.Context())
+		suite.MustSucceed(t, err)
+		sessions = append(sessions, c)
+		var bound string
+		suite.MustSucceed(t, c.QueryRowContext(t.Context(), "SELECT "+expected.bound).Scan(&bound))
+		if bound != expected.usual {
+			t.Errorf("after the relay has ended, a session has the limit %s, want %s", bound, expected.usual)
+		}
+	}
+	for _, c := range sessions {
+		suite.MustSucceed(t, c.Close())
+	}
+
+	// A relay that starts now, with another rate limit for the queue, sends the tasks of other destinations.
+	var second outbox
+	rateLimit := schedule.RateLimit{Queue: "mail", PerSecond: 50}
+	s = newStore(t, db, &second, schedule.Config{PollInterval: 20 * time.Millisecond, RateLimits: []schedule.RateLimit{rateLimit}})
+	runStore(t, s)
+	suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "b", Queue: "push", DeliverAt: time.Now()}))
+	suite.Eventually(t, "a task to another queue is sent", func() bool { return second.count("b") == 1 })
+	if second.count("a") != 0 {
+		t.Errorf("the task with the locked rate limit was sent %d times, want 0", second.count("a"))
+	}
+	suite.MustSucceed(t, tx.Rollback())
+	suite.Eventually(t, "the task is sent and Health returns nil", func() bool { return second.count("a") == 1 && s.Health() == nil })
+	suite.Eventually(t, "the rate limit of the second relay is written", func() bool {
+		list, err := s.Destinations(t.Context(), schedule.NoTx)
+		suite.MustSucceed(t, err)
+		return slices.ContainsFunc(list, func(d schedule.DestinationState) bool { return d.Queue == "mail" && d.PerSecond == 50 })
 	})
 }

@@ -74,22 +74,37 @@ func (c Conn) LockGates(ctx context.Context, lanes []Lane) (map[Lane]*Gate, erro
 // claiming those lanes.
 const LongestClaim = 10 * time.Second
 
-// BoundClaim sets LongestClaim as the idle timeout of the transaction, unless the session already
-// has one. Only PostgreSQL supports that for a single transaction. On other databases BoundClaim
-// does nothing.
-func (c Conn) BoundClaim(ctx context.Context) error {
-	if !c.postgres() {
-		return nil
+// BoundClaim limits how long the session may be idle to LongestClaim, until the transaction ends, unless the session
+// already has a shorter limit. On MySQL and MariaDB the limit belongs to the session and not to the transaction, so the
+// caller must call UnboundClaim before it commits. SQLite needs no limit, because its locks end with the process, and a
+// process that hangs stops all writers anyway.
+func (c Conn) BoundClaim(ctx context.Context) (err error) {
+	switch {
+	case c.postgres():
+		const idle = "idle_in_transaction_session_timeout"
+		_, err = c.exec(ctx, "SELECT set_config('"+idle+"', ?, true) WHERE current_setting('"+idle+"') = '0'", fmt.Sprint(LongestClaim.Milliseconds()))
+	case c.mysql():
+		_, err = c.exec(ctx, fmt.Sprintf("SET @rabbitdelay_wait_timeout = @@SESSION.wait_timeout, SESSION wait_timeout = CAST(LEAST(@@SESSION.wait_timeout, %d) AS unsigned)", int(LongestClaim.Seconds())))
 	}
-	const idle = "idle_in_transaction_session_timeout"
-	_, err := c.exec(ctx, "SELECT set_config('"+idle+"', ?, true) WHERE current_setting('"+idle+"') = '0'", fmt.Sprint(LongestClaim.Milliseconds()))
 	return err
 }
 
-// GateHolder describes the session that has locked the gate of a lane. It returns an empty string if the database does
-// not report it; only PostgreSQL does.
+// UnboundClaim restores the session's limit that BoundClaim has changed.
+func (c Conn) UnboundClaim(ctx context.Context) error {
+	if !c.mysql() {
+		return nil
+	}
+	_, err := c.exec(ctx, "SET SESSION wait_timeout = @rabbitdelay_wait_timeout")
+	return err
+}
+
+// GateHolder describes the session that has locked the gate of a lane. MySQL and MariaDB do not show which session has
+// locked a row for which no other session waits, so GateHolder returns the statement that lists the candidates.
 func (c Conn) GateHolder(ctx context.Context, l Lane) (string, error) {
-	if !c.postgres() {
+	switch {
+	case c.mysql():
+		return "SELECT trx_mysql_thread_id, trx_started FROM information_schema.innodb_trx ORDER BY trx_started lists all transactions, beginning with the oldest (it needs the privilege PROCESS); KILL with a trx_mysql_thread_id ends one", nil
+	case !c.postgres():
 		return "", nil
 	}
 	var pid, seconds int64

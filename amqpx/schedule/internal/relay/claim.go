@@ -103,11 +103,20 @@ func (r *Relay) Claim(ctx context.Context, p rows.Purpose, requests []rows.Claim
 }
 
 func (r *Relay) claim(ctx context.Context, p rows.Purpose, requests []rows.ClaimRequest) (list []*rows.Task, a *admission, err error) {
-	err = r.DB.Transact(ctx, func(c rows.Conn) (err error) {
+	// The end of ctx fails the next statement. The transaction itself ends later, so that its session can be restored.
+	after, cancel := lingering(ctx)
+	defer cancel()
+	err = r.DB.Transact(after, func(c rows.Conn) (err error) {
 		if err := c.WriteFirst(ctx); err != nil {
 			return err
 		}
-		if a, err = r.admit(ctx, c, requests); err != nil {
+		a = newAdmission(r.Pace.Now(), requests)
+		defer func() {
+			if released := a.release(after, c); err == nil {
+				err = released
+			}
+		}()
+		if err := r.admit(ctx, c, a); err != nil {
 			return err
 		}
 		candidates, err := r.choose(ctx, c, p, a.requests)

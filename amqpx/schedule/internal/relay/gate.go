@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -164,19 +165,23 @@ type admission struct {
 	now      time.Time
 	limiters map[rows.Lane]*limiter // nil for a lane whose gate another session has locked
 	requests []rows.ClaimRequest
+	bounded  bool // whether the claim's session has a limit that release must remove
 }
 
-// admit locks the gates of the requests until the transaction ends, and reduces each request to the number of tasks
-// that its gate allows. It reads the gates again, because the claim may have waited for a long time since they were
-// last read.
-func (r *Relay) admit(ctx context.Context, c rows.Conn, requests []rows.ClaimRequest) (*admission, error) {
-	a := &admission{now: r.Pace.Now(), limiters: map[rows.Lane]*limiter{}, requests: append([]rows.ClaimRequest(nil), requests...)}
+func newAdmission(now time.Time, requests []rows.ClaimRequest) *admission {
+	return &admission{now: now, limiters: map[rows.Lane]*limiter{}, requests: slices.Clone(requests)}
+}
+
+// admit locks the gates of the admission's requests until the transaction ends, and reduces each request to the number
+// of tasks that its gate allows. It reads the gates again, because the claim may have waited for a long time since they
+// were last read.
+func (r *Relay) admit(ctx context.Context, c rows.Conn, a *admission) error {
 	known, err := r.readGates(ctx, c)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var lanes []rows.Lane
-	for _, w := range requests {
+	for _, w := range a.requests {
 		_, listed := a.limiters[w.Lane]
 		switch g := known[w.Lane]; {
 		case listed || g == nil:
@@ -189,11 +194,12 @@ func (r *Relay) admit(ctx context.Context, c rows.Conn, requests []rows.ClaimReq
 	}
 	if len(lanes) > 0 {
 		if err := c.BoundClaim(ctx); err != nil {
-			return nil, fmt.Errorf("limiting the claim: %w", err)
+			return fmt.Errorf("limiting the claim: %w", err)
 		}
+		a.bounded = true
 		locked, err := c.LockGates(ctx, lanes)
 		if err != nil {
-			return nil, fmt.Errorf("reading rate limits: %w", err)
+			return fmt.Errorf("reading rate limits: %w", err)
 		}
 		for l, g := range locked {
 			a.limiters[l] = newLimiter(g, a.now)
@@ -211,7 +217,7 @@ func (r *Relay) admit(ctx context.Context, c rows.Conn, requests []rows.ClaimReq
 			}
 		}
 	}
-	return a, nil
+	return nil
 }
 
 // keep returns the candidates that the gates of their lanes allow.
@@ -244,6 +250,30 @@ func (a *admission) spend(ctx context.Context, c rows.Conn, list []*rows.Task) e
 		if err := c.SpendGate(ctx, v.Gate); err != nil {
 			return fmt.Errorf("writing a rate limit: %w", err)
 		}
+	}
+	return nil
+}
+
+// releaseTimeout is how long a claim may continue after its context has ended, to restore the limit of its session.
+const releaseTimeout = time.Second
+
+// lingering returns a context that ends releaseTimeout after ctx. The function cancel must be called.
+func lingering(ctx context.Context) (after context.Context, cancel func()) {
+	after, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(releaseTimeout, end) })
+	return after, func() {
+		stop()
+		end()
+	}
+}
+
+// release removes the limit that BoundClaim has set. It must be called before the transaction ends.
+func (a *admission) release(ctx context.Context, c rows.Conn) error {
+	if !a.bounded {
+		return nil
+	}
+	if err := c.UnboundClaim(ctx); err != nil {
+		return fmt.Errorf("ending the limit of the claim: %w", err)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// Numbers in a wrong unit are refused wherever a time or a duration is given, and the error says what was probably
+// Numbers in the wrong unit are refused wherever a time or a duration is given, and the error says what was probably
 // meant.
 func TestWrongUnits(t *testing.T) {
 	s, db := openStore(t, nil, Config{})

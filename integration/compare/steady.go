@@ -73,7 +73,7 @@ func spent(row *bench.Case, before, after map[server]float64, n int) {
 	row.Add(metricTotal, "us", total)
 }
 
-// unmeasured is the first number of tasks that are not measured. It is above those that are.
+// unmeasured is the number of the first task that is not measured. Measured tasks have lower numbers.
 const unmeasured = 1 << 40
 
 // rehearse schedules tasks, waits until they have been handled, and removes them from the ledger. Otherwise the

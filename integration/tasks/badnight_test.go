@@ -274,7 +274,7 @@ func masked(text string) string {
 		{`\b(\d+(\.\d+)?(d|h|ms|µs|m|s) ?)+\b`, "DURATION"},
 		{`\b\d+(\.\d+)? s\b`, "DURATION"},
 		{`DURATION ?(behind|ahead of) this`, "DURATION from this"},
-		{`\(by [^()\n]+\)`, "(by the narrowest way)"}, // the narrowest way varies from run to run
+		{`\(by [^()\n]+\)`, "(by the narrowest way)"}, // which way measures the clock most precisely varies from run to run
 		{`\b\d+\.\d+\.\d+\b`, "VERSION"},
 		{`[0-9a-f]{8}-[0-9a-f-]{27}`, "UUID"},
 		{`127\.0\.0\.1:\d+`, "ADDRESS"},

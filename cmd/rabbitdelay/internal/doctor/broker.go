@@ -73,7 +73,7 @@ func (x *examination) checkPlugin() {
 		return
 	}
 	if slices.Contains(x.snap.ExchangeTypes, "x-delayed-message") {
-		x.notef("the plugin keeps its messages on one node and in memory, so they are lost with that node")
+		x.notef("the plugin keeps each message on one node only, so messages are late while that node is down, and lost if it is lost")
 		return
 	}
 	f := Finding{ID: "plugin-missing", Severity: SeverityCritical,

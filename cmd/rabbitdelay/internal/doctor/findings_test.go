@@ -140,7 +140,7 @@ var findingCases = []struct {
 	{name: "plugin there", spoil: func(c *Config, s *Snapshot) {
 		c.Plugin = PluginOptional
 		s.ExchangeTypes = append(s.ExchangeTypes, "x-delayed-message")
-	}, note: "lost with that node"},
+	}, note: "lost if it is lost"},
 	{name: "plugin on a cluster", spoil: func(c *Config, s *Snapshot) {
 		c.Plugin = PluginRequired
 		s.ExchangeTypes = append(s.ExchangeTypes, "x-delayed-message")

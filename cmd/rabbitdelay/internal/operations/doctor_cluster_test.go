@@ -119,7 +119,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	c.src.Management = nil
 	c.src.ProbePlugin = func(context.Context) (bool, error) { return true, nil }
 	c.src.Dial = func(context.Context) (*amqp.Connection, error) { return amqp.Dial(cl.URLs()[1]) }
-	if r := c.examine(t); !strings.Contains(strings.Join(r.Notes, "\n"), "lost with that node") {
-		t.Errorf("got\n%s\nwant a note with \"lost with that node\"", render(r))
+	if r := c.examine(t); !strings.Contains(strings.Join(r.Notes, "\n"), "lost if it is lost") {
+		t.Errorf("got\n%s\nwant a note with \"lost if it is lost\"", render(r))
 	}
 }

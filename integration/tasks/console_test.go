@@ -1,10 +1,14 @@
 package tasks_test
 
 import (
+	"context"
+	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
@@ -83,5 +87,49 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 		if older := ask("GET", "/audit?before="+page["next"].(string), "")["entries"].([]any); len(page["entries"].([]any)) != 5 || len(older) != 2 {
 			t.Errorf(`audit: got %v, then %v, want 5 entries, then 2`, page, older)
 		}
+	})
+}
+
+// A PUT with a cooldown that waits for a running handler is refused. It leaves no row, so that the same PUT creates the
+// task after the cooldown. Every answer has an outcome.
+func TestPutWithACooldown(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		site := startServing(t, db, "--no-relay")
+		put := func(id string) string {
+			code, out := site.ask("PUT", "/api/v1/tasks/"+id, `{"queue":"q","due":"1s","unique":{"key":"k","cooldown":"1h"}}`)
+			return fmt.Sprint(code, " ", out["id"], " ", out["created"], " ", out["outcome"])
+		}
+		want := func(when, got, want string) {
+			t.Helper()
+			if got != want {
+				t.Errorf("%s: got %q, want %q", when, got, want)
+			}
+		}
+		rows := func() (list []string) {
+			for task, err := range s.List(t.Context(), schedule.NoTx, schedule.Filter{}) {
+				suite.MustSucceed(t, err)
+				list = append(list, task.ID+" "+string(task.Status))
+			}
+			slices.Sort(list)
+			return list
+		}
+		want("the first PUT", put("first"), "201 first true created")
+		answer := make(chan string, 1)
+		handle := db.taskHandler(func(context.Context, schedule.Executor, *amqpx.Delivery) error {
+			go func() { answer <- put("second") }()
+			<-time.After(300 * time.Millisecond) // so that it most likely waits; the outcome is the same if not
+			return nil
+		})
+		first := taskOf(t, s, "first")
+		suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "first", Queue: "q", Version: first.Version, DueAt: first.DeliverAt}))
+		want("a PUT while the task is handled", <-answer, "200 first false refused")
+		want("a PUT in the cooldown", put("second"), "200 first false refused")
+		want("the tasks in the cooldown", fmt.Sprint(rows()), "[first done]")
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = finished_at - 3600001")
+		want("a PUT after the cooldown", put("second"), "201 second true created")
+		want("the same PUT again", put("second"), "200 second false kept")
+		want("the tasks after the cooldown", fmt.Sprint(rows()), "[first done second pending]")
 	})
 }

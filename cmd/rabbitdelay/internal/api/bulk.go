@@ -6,6 +6,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
@@ -28,7 +29,7 @@ type bulkAnswer struct {
 	Job      *job  `json:"job,omitempty"`
 }
 
-func (r bulkRequest) filterAndAction() (f schedule.Filter, act service.Action, err error) {
+func (r bulkRequest) filterAndAction() (f schedule.Filter, act change.Action, err error) {
 	if r.Filter == (Filter{}) && len(r.IDs) == 0 && !r.All {
 		return f, act, wrong("body.filter", "an empty filter would select all tasks; add a condition, or set all to true to select all tasks")
 	}
@@ -37,7 +38,7 @@ func (r bulkRequest) filterAndAction() (f schedule.Filter, act service.Action, e
 	}
 	f.IDs = r.IDs
 	var in reader
-	act.Kind, act.At = service.Kind(r.Action), in.instant("body.to", r.To)
+	act.Kind, act.At = change.Kind(r.Action), in.instant("body.to", r.To)
 	if r.By != "" {
 		act.By = in.shift("body.by", r.By)
 	}

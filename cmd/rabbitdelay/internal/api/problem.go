@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -92,7 +93,7 @@ func (a *api) problem(err error) error {
 	if s, ok := err.(huma.StatusError); ok { //nolint:errorlint // made here, and not wrapped
 		return s
 	}
-	if f, ok := errors.AsType[*service.FieldError](err); ok {
+	if f, ok := errors.AsType[*change.FieldError](err); ok {
 		return wrong(f.Field, f.Reason)
 	}
 	if f, ok := errors.AsType[*schedule.TaskError](err); ok {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
@@ -191,10 +192,10 @@ func (a *api) tasks() {
 		To string `json:"to,omitempty" doc:"The new due time, such as 2026-12-24T08:00:00Z or \"tomorrow 08:00 Europe/Berlin\"."`
 		By string `json:"by,omitempty" doc:"Instead of to: how much later the task is due, such as 2h, or earlier, such as -1d."`
 	}
-	for kind, summary := range map[service.Kind]string{service.Cancel: "Cancel a pending task, so that it has no effect", service.RunNow: "Make a pending task due now"} {
+	for kind, summary := range map[change.Kind]string{change.Cancel: "Cancel a pending task, so that it has no effect", change.RunNow: "Make a pending task due now"} {
 		huma.Register(a.API, op("POST", "/tasks/{id}/"+string(kind), string(kind)+"-task", tagTasks, summary),
 			func(ctx context.Context, in *TaskPath) (*body[asjson.Task], error) {
-				return a.changed(ctx, in.ID, service.Action{Kind: kind}, nil)
+				return a.changed(ctx, in.ID, change.Action{Kind: kind}, nil)
 			})
 	}
 	huma.Register(a.API, op("POST", "/tasks/{id}/reschedule", "reschedule-task", tagTasks, "Reschedule a pending task"),
@@ -208,9 +209,9 @@ func (a *api) tasks() {
 				return nil, wrong("body.to", "expected one of to and by")
 			}
 			var text reader
-			act := service.Action{Kind: service.Reschedule, At: text.instant("body.to", in.Body.To)}
+			act := change.Action{Kind: change.Reschedule, At: text.instant("body.to", in.Body.To)}
 			if in.Body.By != "" {
-				act = service.Action{Kind: service.RescheduleBy, By: text.shift("body.by", in.Body.By)}
+				act = change.Action{Kind: change.RescheduleBy, By: text.shift("body.by", in.Body.By)}
 			}
 			return a.changed(ctx, in.ID, act, text.err)
 		})
@@ -224,7 +225,7 @@ func (a *api) tasks() {
 			Body *revival `required:"false"`
 		},
 		) (*body[asjson.Task], error) {
-			act := service.Action{Kind: service.Revive}
+			act := change.Action{Kind: change.Revive}
 			var text reader
 			if in.Body != nil {
 				act.At = text.instant("body.due", in.Body.Due)
@@ -235,15 +236,12 @@ func (a *api) tasks() {
 
 // changed executes act on a task and returns the changed task. If err, which is an error in the request, is not nil,
 // changed does nothing except return it.
-func (a *api) changed(ctx context.Context, id string, act service.Action, err error) (*body[asjson.Task], error) {
-	if err == nil {
-		err = a.svc.Change(ctx, who(ctx), id, act)
-	}
+func (a *api) changed(ctx context.Context, id string, act change.Action, err error) (*body[asjson.Task], error) {
 	if err != nil {
 		return nil, a.problem(err)
 	}
-	d, err := a.svc.Task(ctx, who(ctx), id)
-	return answer(a, asjson.TaskOf(d.Task), err)
+	t, err := a.svc.Change(ctx, who(ctx), id, act)
+	return answer(a, asjson.TaskOf(t), err)
 }
 
 type putTask struct {

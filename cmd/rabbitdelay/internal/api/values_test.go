@@ -15,6 +15,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -130,7 +131,7 @@ func TestProblems(t *testing.T) {
 		code int
 	}{
 		"made here":           {wrong("body", "x"), http.StatusUnprocessableEntity},
-		"a field":             {&service.FieldError{Field: "body.by", Reason: "x"}, http.StatusUnprocessableEntity},
+		"a field":             {&change.FieldError{Field: "body.by", Reason: "x"}, http.StatusUnprocessableEntity},
 		"a task's field":      {&schedule.TaskError{Field: "Queue", Reason: "x"}, http.StatusUnprocessableEntity},
 		"a recurring one's":   {&schedule.RecurringError{Field: "Cron", Reason: "x"}, http.StatusUnprocessableEntity},
 		"a topology's":        {&topology.FieldError{Field: "PerSecond", Want: "x"}, http.StatusUnprocessableEntity},

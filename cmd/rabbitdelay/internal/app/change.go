@@ -15,6 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/pflag"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
 )
 
@@ -29,7 +30,7 @@ type Change interface {
 	Tell(took time.Duration, failed error) error
 	// Entry describes the change for the audit, and Outcome describes the results of Do in one line. They are used if
 	// there is a database.
-	Entry() console.AuditEntry
+	Entry() change.Entry
 	Outcome() string
 }
 
@@ -78,11 +79,11 @@ func (a *Actor) Name() string {
 	return name + "@" + host
 }
 
-// Audited calls do and records it in the database's audit. The parameter detail adds information that neither the
-// action nor the target contains, such as the new due time.
-func (a *Actor) Audited(ctx context.Context, db *sql.DB, action, target, detail string, do func() error) error {
-	e := console.AuditEntry{Who: a.Name(), Action: action, Target: target, Detail: detail}
-	return console.NewAudit(db).Record(ctx, e, func(*console.AuditRecord) (string, error) { return "", do() })
+// Operator returns an operator with the Actor's name, whose changes to the tasks of a store are recorded.
+func (a *Actor) Operator(s *Store) change.Operator {
+	return change.Operator{Name: a.Name(), Store: s.Store, Record: func(ctx context.Context, e change.Entry, do func() error) error {
+		return console.NewAudit(s.DB).Record(ctx, a.Name(), e, func(*console.AuditRecord) (string, error) { return "", do() })
+	}}
 }
 
 // Register adds the flags --yes, --actor and --dry-run. The parameter dryRun is the help text of --dry-run.
@@ -129,9 +130,7 @@ func (c *Consent) do(ctx context.Context, x Change) error {
 	if c.DB == nil || c.DryRun {
 		return x.Do(ctx)
 	}
-	e := x.Entry()
-	e.Who = c.Name()
-	return console.NewAudit(c.DB).Record(ctx, e, func(record *console.AuditRecord) (string, error) {
+	return console.NewAudit(c.DB).Record(ctx, c.Name(), x.Entry(), func(record *console.AuditRecord) (string, error) {
 		c.Record = record
 		err := x.Do(ctx)
 		return x.Outcome(), err

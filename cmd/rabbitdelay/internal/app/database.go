@@ -72,22 +72,6 @@ type Store struct {
 // Close closes the database, which must be idle.
 func (s *Store) Close() { _ = s.DB.Close() }
 
-// InTx runs do in a transaction. The texts of the transaction's errors begin with the parameter what.
-func (s *Store) InTx(ctx context.Context, what string, do func(tx *sql.Tx) error) error {
-	tx, err := s.DB.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	defer func() { _ = tx.Rollback() }() // has no effect after the commit
-	if err := do(tx); err != nil {
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("%s: committing: %w", what, err)
-	}
-	return nil
-}
-
 // OpenStore opens the database in the settings, without waiting for it to answer.
 func (a *App) OpenStore(cfg *config.Config) (*Store, error) {
 	db, err := openDB(cfg)

@@ -18,6 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/api"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/auth"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/page"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
@@ -142,7 +143,7 @@ func New(cfg Config) (*Console, error) {
 		c.users, err = auth.New(auth.Config{
 			Path: cfg.Users, Prefix: cfg.Prefix, Proxies: cfg.Proxies, Logger: cfg.Logger,
 			Note: func(r *http.Request, who service.Identity, action, why string) {
-				c.core.Note(r.Context(), who, service.Entry{Action: action, Error: why})
+				c.core.Note(r.Context(), who, change.Entry{Action: action}, why)
 			},
 		})
 		if err != nil {
@@ -189,21 +190,11 @@ type Audit struct{ to *service.Recorder }
 // NewAudit returns the audit in db, which must be the database of a schedule.Store.
 func NewAudit(db *sql.DB) *Audit { return &Audit{service.NewRecorder(db)} }
 
-// AuditEntry describes a change that is about to be made.
-type AuditEntry struct {
-	Who    string // for example a user and a host; up to 255 bytes
-	Action string // for example requeue; up to 64 bytes
-	Target string // such as a queue or a task's id; empty if a filter selects the targets
-	Detail string // such as the filter; without bodies and header values, which viewers are not allowed to see
-}
-
-// Record writes an audit entry, calls do, and adds what do returned to the entry: a one-line outcome and an error.
-// If the entry cannot be written, Record does not call do and returns an error that wraps ErrNotRecorded. An entry
-// without an outcome means that the process was killed during do.
-func (a *Audit) Record(ctx context.Context, e AuditEntry, do func(*AuditRecord) (outcome string, err error)) error {
-	return a.to.Record(ctx, e.Who, service.Entry{Action: e.Action, Target: e.Target, Detail: e.Detail}, func(id string) (string, error) {
-		return do(&AuditRecord{a.to, id})
-	})
+// Record writes an audit entry of who, calls do, and adds what do returned to the entry: a one-line outcome and an
+// error. The parameter who is for example a user and a host. If the entry cannot be written, Record does not call do and
+// returns an error that wraps ErrNotRecorded. An entry without an outcome means that the process was killed during do.
+func (a *Audit) Record(ctx context.Context, who string, e change.Entry, do func(*AuditRecord) (outcome string, err error)) error {
+	return a.to.Record(ctx, who, e, func(id string) (string, error) { return do(&AuditRecord{a.to, id}) })
 }
 
 // AuditRecord is an audit entry whose change is in progress.
@@ -218,10 +209,6 @@ func (r *AuditRecord) Changed(ctx context.Context, tx schedule.Executor, p sched
 	return r.to.Changed(ctx, sqldb.On(tx), r.id, p.Changed, string(p.Place), ids)
 }
 
-// DescribeDeadLetters describes a filter in words for AuditEntry.Detail, without the value of a header. The result is
+// DescribeDeadLetters describes a filter in words for the detail of an audit entry, without the value of a header. The result is
 // empty if the filter selects all messages.
 func DescribeDeadLetters(f inspect.DeadLetterFilter) string { return service.DescribeDead(f, false) }
-
-// DescribeTasks describes a filter in words for AuditEntry.Detail, without the value of a header. The result is "all"
-// if the filter selects all tasks.
-func DescribeTasks(f schedule.Filter) string { return service.DescribeTasks(f, false) }

@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/auth"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/page"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
@@ -292,7 +293,7 @@ func (c *Console) unknown(w http.ResponseWriter, r *http.Request) {
 
 // forbidden answers a viewer's request to change something, and records it in the audit.
 func (c *Console) forbidden(w http.ResponseWriter, r *http.Request) {
-	c.core.Note(r.Context(), service.CallerOf(r.Context()).Identity, service.Entry{Action: "refused", Target: r.Method + " " + r.URL.Path, Error: service.ErrForbidden.Error()})
+	c.core.Note(r.Context(), service.CallerOf(r.Context()).Identity, change.Entry{Action: "refused", Target: r.Method + " " + r.URL.Path}, service.ErrForbidden.Error())
 	if isAPI(r) {
 		refuse(w, r, http.StatusForbidden, service.ErrForbidden.Error())
 		return

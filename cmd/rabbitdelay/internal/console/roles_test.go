@@ -19,6 +19,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/auth"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 )
@@ -235,12 +236,15 @@ func TestServiceRefusesViewers(t *testing.T) {
 	for _, who := range []service.Identity{{}, {Name: "vera", Role: service.RoleViewer}, {Name: "x", Role: "admin"}} {
 		for what, do := range map[string]func() error{
 			"schedule": func() error { _, err := c.Schedule(ctx, who, []service.NewTask{{}}); return err },
-			"cancel":   func() error { return c.Change(ctx, who, "a", service.Action{Kind: service.Cancel}) },
-			"move":     func() error { return c.Change(ctx, who, "a", service.Action{Kind: service.Reschedule, At: time.Now()}) },
-			"run":      func() error { return c.Change(ctx, who, "a", service.Action{Kind: service.RunNow}) },
-			"revive":   func() error { return c.Change(ctx, who, "a", service.Action{Kind: service.Revive}) },
+			"cancel":   func() error { _, err := c.Change(ctx, who, "a", change.Action{Kind: change.Cancel}); return err },
+			"move": func() error {
+				_, err := c.Change(ctx, who, "a", change.Action{Kind: change.Reschedule, At: time.Now()})
+				return err
+			},
+			"run":    func() error { _, err := c.Change(ctx, who, "a", change.Action{Kind: change.RunNow}); return err },
+			"revive": func() error { _, err := c.Change(ctx, who, "a", change.Action{Kind: change.Revive}); return err },
 			"bulk": func() error {
-				_, err := c.Bulk(ctx, who, schedule.Filter{}, service.Action{Kind: service.Cancel}, 1)
+				_, err := c.Bulk(ctx, who, schedule.Filter{}, change.Action{Kind: change.Cancel}, 1)
 				return err
 			},
 			"put":     func() error { _, err := c.PutRecurring(ctx, who, schedule.Recurring{Name: "x"}); return err },

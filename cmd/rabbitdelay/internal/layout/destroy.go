@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
-	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/destroy"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/removal"
@@ -216,8 +216,8 @@ func (r *destroyRun) show() error {
 	return r.removal.Render(r.Stdout, r.all)
 }
 
-func (r *destroyRun) Entry() console.AuditEntry {
-	e := console.AuditEntry{Action: "destroy", Detail: strings.Join(r.layouts, ", ")}
+func (r *destroyRun) Entry() change.Entry {
+	e := change.Entry{Action: "destroy", Detail: strings.Join(r.layouts, ", ")}
 	if r.retire {
 		e.Action = "retire"
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
@@ -243,8 +244,8 @@ func (r *requeueRun) waiting(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-func (r *requeueRun) Entry() console.AuditEntry {
-	e := console.AuditEntry{Action: "requeue", Target: r.o.Queue, Detail: console.DescribeDeadLetters(r.o.Filter)}
+func (r *requeueRun) Entry() change.Entry {
+	e := change.Entry{Action: "requeue", Target: r.o.Queue, Detail: console.DescribeDeadLetters(r.o.Filter)}
 	add := func(text string) { e.Detail = strings.TrimPrefix(e.Detail+"; "+text, "; ") }
 	if r.o.Discard {
 		e.Action = "discard"

@@ -17,7 +17,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
-	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/drain"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
@@ -94,8 +94,8 @@ func (r *drainRun) drain(ctx context.Context) (err error) {
 	return r.Run(ctx, r)
 }
 
-func (r *drainRun) Entry() console.AuditEntry {
-	return console.AuditEntry{Action: "plugin.drain", Target: r.o.Vhost, Detail: strings.Join(r.o.Exchanges, ", ")}
+func (r *drainRun) Entry() change.Entry {
+	return change.Entry{Action: "plugin.drain", Target: r.o.Vhost, Detail: strings.Join(r.o.Exchanges, ", ")}
 }
 
 func (r *drainRun) Outcome() string {

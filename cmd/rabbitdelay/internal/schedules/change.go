@@ -2,7 +2,6 @@ package schedules
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/tasks"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
@@ -109,9 +109,7 @@ if the name already exists.`,
 			if err := r.Validate(); err != nil {
 				return err
 			}
-			return x.change(c, names, func(s schedule.RecurringTasks, ctx context.Context, tx schedule.Executor, _ string) error {
-				return s.Add(ctx, tx, r)
-			})
+			return x.change(c, names, func(o change.Operator, ctx context.Context, _ string) error { return o.AddRecurring(ctx, r) })
 		},
 	}
 	d.register(c.Flags())
@@ -136,8 +134,8 @@ and the recurring task continues from now.`,
 			if !given {
 				return errors.New("nothing to change; give at least one flag, such as --cron or --end; see rabbitdelay schedules edit --help")
 			}
-			return x.change(c, names, func(s schedule.RecurringTasks, ctx context.Context, tx schedule.Executor, name string) error {
-				return s.Edit(ctx, tx, name, func(r *schedule.Recurring) error { return d.apply(x.App, r) })
+			return x.change(c, names, func(o change.Operator, ctx context.Context, name string) error {
+				return o.EditRecurring(ctx, name, func(r *schedule.Recurring) error { return d.apply(x.App, r) })
 			})
 		},
 	}
@@ -145,20 +143,13 @@ and the recurring task continues from now.`,
 	return c
 }
 
-// change is a method of schedule.RecurringTasks that changes one recurring task.
-type change func(s schedule.RecurringTasks, ctx context.Context, tx schedule.Executor, name string) error
-
-// change calls do for every name, each in its own transaction, and prints each recurring task after the change.
-func (x *schedules) change(c *cobra.Command, names []string, do change) error {
-	return x.changeEach(c, names, func(ctx context.Context, s *app.Store, name string) (err error) {
-		var r schedule.Recurring
-		err = s.InTx(ctx, "recurring task "+name, func(tx *sql.Tx) error {
-			if err := do(s.Recurring(), ctx, tx, name); err != nil {
-				return err
-			}
-			r, err = s.Recurring().Get(ctx, tx, name)
+// change calls do for every name, and prints each recurring task after the change.
+func (x *schedules) change(c *cobra.Command, names []string, do func(o change.Operator, ctx context.Context, name string) error) error {
+	return x.each(c.Context(), names, func(ctx context.Context, s *app.Store, name string) error {
+		if err := do(x.Operator(s), ctx, name); err != nil {
 			return err
-		})
+		}
+		r, err := s.Recurring().Get(ctx, schedule.NoTx, name)
 		if err != nil {
 			return err
 		}
@@ -182,7 +173,7 @@ func (x *schedules) changed(r schedule.Recurring) error {
 	return err
 }
 
-func (x *schedules) changeCommand(verb, short, long string, do change) *cobra.Command {
+func (x *schedules) changeCommand(verb, short, long string, do func(o change.Operator, ctx context.Context, name string) error) *cobra.Command {
 	return &cobra.Command{
 		Use:     verb + " NAME...",
 		Short:   short,
@@ -202,8 +193,8 @@ timetable does not change.`,
 		Example: `  rabbitdelay schedules run nightly`,
 		Args:    someSchedules,
 		RunE: func(c *cobra.Command, names []string) error {
-			return x.changeEach(c, names, func(ctx context.Context, s *app.Store, name string) error {
-				id, err := s.Recurring().RunNow(ctx, schedule.NoTx, name)
+			return x.each(c.Context(), names, func(ctx context.Context, s *app.Store, name string) error {
+				id, err := x.Operator(s).RunRecurring(ctx, name)
 				if err != nil {
 					return err
 				}
@@ -221,8 +212,8 @@ func (x *schedules) deleteCommand() *cobra.Command {
 		Example: `  rabbitdelay schedules delete nightly`,
 		Args:    someSchedules,
 		RunE: func(c *cobra.Command, names []string) error {
-			return x.changeEach(c, names, func(ctx context.Context, s *app.Store, name string) error {
-				if err := s.Recurring().Delete(ctx, schedule.NoTx, name); err != nil {
+			return x.each(c.Context(), names, func(ctx context.Context, s *app.Store, name string) error {
+				if err := x.Operator(s).DeleteRecurring(ctx, name); err != nil {
 					return err
 				}
 				return x.Show(map[string]string{"name": name, "state": "deleted"}, "%s: deleted\n", shown.Line(name))

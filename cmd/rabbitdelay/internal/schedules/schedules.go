@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/tasks"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
@@ -39,16 +40,16 @@ task withdraws its tasks that are not due yet, and it then continues from now.`,
 	}
 	app.DatabaseFlag(c.PersistentFlags(), "")
 	c.AddCommand(x.listCommand(), x.showCommand(), x.nextCommand())
-	for _, change := range []*cobra.Command{
+	for _, command := range []*cobra.Command{
 		x.addCommand(), x.editCommand(),
 		x.changeCommand("pause", "Pause recurring tasks",
-			"Pause recurring tasks by name. Their tasks that are not due yet are withdrawn,\nand no more are created until \"schedules resume\".", schedule.RecurringTasks.Pause),
+			"Pause recurring tasks by name. Their tasks that are not due yet are withdrawn,\nand no more are created until \"schedules resume\".", change.Operator.PauseRecurring),
 		x.changeCommand("resume", "Resume paused recurring tasks",
-			"Continue paused recurring tasks from now. Occurrences that were due during\nthe pause are skipped.", schedule.RecurringTasks.Resume),
+			"Continue paused recurring tasks from now. Occurrences that were due during\nthe pause are skipped.", change.Operator.ResumeRecurring),
 		x.runCommand(), x.deleteCommand(),
 	} {
-		x.RegisterActor(change.Flags())
-		c.AddCommand(change)
+		x.RegisterActor(command.Flags())
+		c.AddCommand(command)
 	}
 	return c
 }
@@ -68,13 +69,6 @@ func (x *schedules) each(ctx context.Context, names []string, do func(ctx contex
 			}
 		}
 		return program.Exit(code)
-	})
-}
-
-// changeEach does the same as each, for changes, which it records in the audit.
-func (x *schedules) changeEach(c *cobra.Command, names []string, do func(ctx context.Context, s *app.Store, name string) error) error {
-	return x.each(c.Context(), names, func(ctx context.Context, s *app.Store, name string) error {
-		return x.Audited(ctx, s.DB, "recurring."+c.Name(), name, "", func() error { return do(ctx, s, name) })
 	})
 }
 

@@ -2,7 +2,6 @@ package tasks
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -12,32 +11,31 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
-	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
-	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 type bulk struct {
 	filterFlags
 	app.Consent
 
-	x      *tasks
-	name   string // the name of the command
-	did    string // the past participle of the change, such as "cancelled"
-	of     string // the statuses that it applies to, as words
-	detail string // for the audit of a change by ids
-	again  string // a flag without which repeating the command would change tasks twice; empty if there is none
-	due    string // the new due time of a reschedule with --delay, which a repeated command would compute again, from a later now
+	x     *tasks
+	did   string // the past participle of the change, such as "cancelled"
+	of    string // the statuses that it applies to, as words
+	again string // a flag without which repeating the command would change tasks twice; empty if there is none
+	due   string // the new due time of a reschedule with --delay, which a repeated command would compute again, from a later now
 
 	all   bool
 	after string
 
 	store   *app.Store
-	action  schedule.BulkAction
+	action  change.Action
+	many    schedule.BulkAction
 	options schedule.BulkOptions
 	result  changeLine
+	touched []schedule.TaskRow // the tasks that were changed by their ids
 }
 
 func (b *bulk) register(c *cobra.Command) {
@@ -52,7 +50,7 @@ func (b *bulk) register(c *cobra.Command) {
 }
 
 func (b *bulk) spreads(c *cobra.Command) {
-	c.Flags().Var((*app.Duration)(&b.options.Spread), "spread", "spread the due times of many tasks over this duration, batch by batch; default: none")
+	c.Flags().Var((*app.Duration)(&b.action.Spread), "spread", "spread the due times of many tasks over this duration, batch by batch; default: none")
 }
 
 // bulkFlags lists the flags that only apply to filters, not to ids.
@@ -84,18 +82,19 @@ func (b *bulk) byFilter(ids []string) (bool, error) {
 	return true, nil
 }
 
-// change is a method of schedule.Store that changes one task.
-type change func(s *taskview.Store, ctx context.Context, tx schedule.Executor, id string) error
-
-// run executes one for each of the ids, or action for the tasks that the filter selects.
-func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, one change) error {
+// run applies action to each of the ids, or to the tasks that the filter selects.
+func (b *bulk) run(c *cobra.Command, ids []string, action change.Action) error {
 	many, err := b.byFilter(ids)
 	if err != nil {
 		return err
 	}
-	b.name, b.action = c.Name(), action
+	action.Spread = b.action.Spread
+	b.action, b.options.Spread = action, action.Spread
 	if !many {
-		return b.change(c.Context(), ids, one)
+		return b.each(c.Context(), ids)
+	}
+	if b.many, err = action.Bulk(); err != nil {
+		return err
 	}
 	if b.chosen, err = b.filter(); err != nil {
 		return err
@@ -124,7 +123,7 @@ type changeLine struct {
 }
 
 func (b *bulk) Count(ctx context.Context) (q app.Question, err error) {
-	b.result.Matching, err = b.store.BulkCount(ctx, b.chosen, b.action, b.options)
+	b.result.Matching, err = b.store.BulkCount(ctx, b.chosen, b.many, b.options)
 	if b.result.Matching > 0 {
 		q = app.Question{
 			Text:     fmt.Sprintf("%s will be %s. Type yes to continue: ", shown.Count(b.result.Matching, "task", "tasks"), b.did),
@@ -134,11 +133,11 @@ func (b *bulk) Count(ctx context.Context) (q app.Question, err error) {
 	return q, err
 }
 
-func (b *bulk) Entry() console.AuditEntry {
-	return console.AuditEntry{Action: "bulk." + b.name, Detail: console.DescribeTasks(b.chosen)}
+func (b *bulk) Entry() change.Entry {
+	return change.BulkEntry(b.chosen, b.action, b.options.Limit, false)
 }
 
-func (b *bulk) Outcome() string { return shown.Count(b.result.Changed, "task", "tasks") + " changed" }
+func (b *bulk) Outcome() string { return change.BulkOutcome(b.result.Changed) }
 
 func (b *bulk) Do(ctx context.Context) error {
 	n := b.result.Matching
@@ -151,7 +150,7 @@ func (b *bulk) Do(ctx context.Context) error {
 	if b.Record != nil {
 		b.options.Record = b.Record.Changed
 	}
-	p, err := b.store.Bulk(ctx, b.chosen, b.action, b.options)
+	p, err := b.store.Bulk(ctx, b.chosen, b.many, b.options)
 	b.result.Changed = p.Changed
 	if err != nil {
 		b.result.After = string(p.Place)
@@ -187,58 +186,22 @@ func (b *bulk) Tell(took time.Duration, failed error) error {
 	return fmt.Errorf("%w; %s", failed, how)
 }
 
-// change calls do for every id, each in its own transaction, and prints the task as it is after the change.
-func (b *bulk) change(ctx context.Context, ids []string, do change) error {
-	return b.x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
-		return b.x.each(ids, func(id string) (t schedule.TaskRow, err error) {
-			err = b.Audited(ctx, s.DB, "task."+b.name, id, b.detail, func() error {
-				return s.InTx(ctx, "task "+id, func(tx *sql.Tx) error {
-					if err := do(s.Store, ctx, tx, id); err != nil {
-						return err
-					}
-					t, err = s.Get(ctx, tx, id)
-					return err
-				})
-			})
-			return t, err
-		}, b.x.changed)
-	})
-}
-
-// deleteIDs deletes finished tasks by their ids.
-func (b *bulk) deleteIDs(ctx context.Context, ids []string) error {
-	return b.x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
-		return b.x.each(ids, func(id string) (t schedule.TaskRow, err error) {
-			err = b.Audited(ctx, s.DB, "task.delete", id, "", func() error {
-				if t, err = s.Get(ctx, schedule.NoTx, id); err != nil {
-					return err
-				}
-				p, err := s.Bulk(ctx, schedule.Filter{IDs: []string{id}}, schedule.BulkDelete(), schedule.BulkOptions{})
-				if err == nil && p.Changed == 0 {
-					err = undeleted(ctx, s, id)
-				}
-				return err
-			})
-			return t, err
-		}, func(t schedule.TaskRow) error {
+// each applies the action to every id, and prints each task as it is after the change.
+func (b *bulk) each(ctx context.Context, ids []string) error {
+	show := b.x.changed
+	if b.action.Kind == change.Delete {
+		show = func(t schedule.TaskRow) error {
 			t.Body = nil
 			return b.x.Show(asjson.TaskOf(t), "%s: deleted\n", shown.Line(t.ID))
+		}
+	}
+	return b.x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
+		operator := b.Operator(s)
+		return b.x.each(ids, func(id string) (schedule.TaskRow, error) { return operator.Task(ctx, id, b.action) }, func(t schedule.TaskRow) error {
+			b.touched = append(b.touched, t)
+			return show(t)
 		})
 	})
-}
-
-// undeleted returns the reason why a task was not deleted.
-func undeleted(ctx context.Context, s *app.Store, id string) error {
-	t, err := s.Get(ctx, schedule.NoTx, id) // another operator may have deleted or revived it
-	switch {
-	case err != nil:
-		return err
-	case t.Status == schedule.StatusPending || t.Status == schedule.StatusRunning:
-		return fmt.Errorf("task %s is %s, but only finished tasks can be deleted; cancel the task first", id, t.Status)
-	case t.Status == schedule.StatusDone && t.Exchange != "":
-		return fmt.Errorf("task %s was sent to exchange %s, and the handlers of its other queues may still need it; it is deleted at the end of its retention", id, t.Exchange)
-	}
-	return fmt.Errorf("task %s was changed at the same time and is %s; run the command again", id, t.Status)
 }
 
 func (x *tasks) cancelCommand() *cobra.Command {
@@ -252,7 +215,7 @@ filters.`,
   rabbitdelay tasks cancel --queue mail --tag campaign-7`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, ids []string) error {
-			return b.run(c, ids, schedule.BulkCancel(), (*taskview.Store).Cancel)
+			return b.run(c, ids, change.Action{Kind: change.Cancel})
 		},
 	}
 	b.register(c)
@@ -270,7 +233,7 @@ the tasks by id or by filters.`,
   rabbitdelay tasks run --tag campaign-7 --spread 10m`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, ids []string) error {
-			return b.run(c, ids, schedule.BulkRunNow(), (*taskview.Store).RunNow)
+			return b.run(c, ids, change.Action{Kind: change.RunNow})
 		},
 	}
 	b.register(c)
@@ -296,10 +259,8 @@ Select the tasks by id or by filters.`,
 			case x.Given("by") && due:
 				return errors.New("expected only one of --by, --delay and --at")
 			case x.Given("by"):
-				b.again, b.detail = "--after", "by "+topology.FormatDuration(time.Duration(by))
-				return b.run(c, ids, schedule.BulkRescheduleBy(time.Duration(by)), func(s *taskview.Store, ctx context.Context, tx schedule.Executor, id string) error {
-					return s.RescheduleBy(ctx, tx, id, time.Duration(by))
-				})
+				b.again = "--after"
+				return b.run(c, ids, change.Action{Kind: change.RescheduleBy, By: time.Duration(by)})
 			case !due:
 				return errors.New("no new due time was given; give --delay, --at or --by")
 			case b.after != "":
@@ -313,10 +274,7 @@ Select the tasks by id or by filters.`,
 				at = at.Add(time.Millisecond - 1).Truncate(time.Millisecond)
 				b.due = shown.Instant(at)
 			}
-			b.detail = "to " + shown.Instant(at)
-			return b.run(c, ids, schedule.BulkReschedule(at), func(s *taskview.Store, ctx context.Context, tx schedule.Executor, id string) error {
-				return s.Reschedule(ctx, tx, id, at)
-			})
+			return b.run(c, ids, change.Action{Kind: change.Reschedule, At: at})
 		},
 	}
 	w.registerDue(c, "")
@@ -338,13 +296,7 @@ ends. Select the tasks by id or by filters.`,
   rabbitdelay tasks delete --status done --queue mail`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, ids []string) error {
-			if len(ids) == 0 {
-				return b.run(c, nil, schedule.BulkDelete(), nil)
-			}
-			if _, err := b.byFilter(ids); err != nil {
-				return err
-			}
-			return b.deleteIDs(c.Context(), ids)
+			return b.run(c, ids, change.Action{Kind: change.Delete})
 		},
 	}
 	b.register(c)

@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
@@ -28,8 +29,7 @@ type held struct {
 	*tasks
 	app.Actor
 
-	to     topology.Destination
-	detail string // for the audit
+	to topology.Destination
 }
 
 func (h *held) register(c *cobra.Command) {
@@ -39,7 +39,7 @@ func (h *held) register(c *cobra.Command) {
 }
 
 // apply calls do for the destination and prints its new state. The queue may be given as an argument.
-func (h *held) apply(ctx context.Context, args []string, action string, do func(ctx context.Context, s *taskview.Store) error) error {
+func (h *held) apply(ctx context.Context, args []string, do func(context.Context, change.Operator) error) error {
 	if len(args) > 0 {
 		if h.to.Queue != "" {
 			return fmt.Errorf("expected only one queue, got both %q and --queue", args[0])
@@ -54,12 +54,11 @@ func (h *held) apply(ctx context.Context, args []string, action string, do func(
 		return err
 	}
 	return h.WithStoreOf(ctx, cfg, func(ctx context.Context, s *app.Store) error {
-		target := cmp.Or(h.to.Queue, h.to.Exchange)
 		before, err := h.state(ctx, s)
 		if err != nil {
 			return err
 		}
-		if err := h.Audited(ctx, s.DB, action, target, h.detail, func() error { return do(ctx, s.Store) }); err != nil {
+		if err := do(ctx, h.Operator(s)); err != nil {
 			return err
 		}
 		state, err := h.state(ctx, s)
@@ -148,9 +147,7 @@ destination's consumers are not stopped.`,
   rabbitdelay tasks pause --exchange events`,
 		Args: program.AtMostOneArg,
 		RunE: func(c *cobra.Command, args []string) error {
-			return h.apply(c.Context(), args, "destination.pause", func(ctx context.Context, s *taskview.Store) error {
-				return s.Pause(ctx, schedule.NoTx, h.to, h.Name())
-			})
+			return h.apply(c.Context(), args, func(ctx context.Context, o change.Operator) error { return o.Pause(ctx, h.to) })
 		},
 	}
 	h.register(c)
@@ -169,11 +166,8 @@ even rate over a period with --spread.`,
   rabbitdelay tasks resume mail --spread 30m`,
 		Args: program.AtMostOneArg,
 		RunE: func(c *cobra.Command, args []string) error {
-			if spread > 0 {
-				h.detail = "over " + topology.FormatDuration(time.Duration(spread))
-			}
-			return h.apply(c.Context(), args, "destination.resume", func(ctx context.Context, s *taskview.Store) error {
-				return s.Resume(ctx, schedule.NoTx, h.to, time.Duration(spread))
+			return h.apply(c.Context(), args, func(ctx context.Context, o change.Operator) error {
+				return o.Resume(ctx, h.to, time.Duration(spread))
 			})
 		},
 	}
@@ -200,13 +194,9 @@ database together. Tasks above the limit wait in the table.`,
 			if !x.Given("per-second") {
 				return errors.New("no rate was given; give --per-second (0 removes the rate limit)")
 			}
-			h.detail = "none"
-			if rateLimit.PerSecond != 0 {
-				h.detail = fmt.Sprintf("%g a second", rateLimit.PerSecond)
-			}
-			return h.apply(c.Context(), args, "destination.rate-limit", func(ctx context.Context, s *taskview.Store) error {
+			return h.apply(c.Context(), args, func(ctx context.Context, o change.Operator) error {
 				rateLimit.Queue, rateLimit.Exchange = h.to.Queue, h.to.Exchange
-				return s.SetRateLimit(ctx, schedule.NoTx, rateLimit)
+				return o.SetRateLimit(ctx, rateLimit)
 			})
 		},
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
@@ -34,18 +35,13 @@ due now unless --delay or --at is given. Select the tasks by id or by filters.`,
 			if err != nil {
 				return err
 			}
-			queues, revived := []string{b.chosen.Queue}, false
-			err = b.run(c, ids, schedule.BulkRevive(at), func(s *taskview.Store, ctx context.Context, tx schedule.Executor, id string) error {
-				if err := s.Revive(ctx, tx, id, at); err != nil {
-					return err
-				}
-				revived = true
-				t, err := s.Get(ctx, tx, id)
+			err = b.run(c, ids, change.Action{Kind: change.Revive, At: at})
+			if len(b.touched) == 0 && b.result.Changed == 0 || c.Context().Err() != nil {
+				return err
+			}
+			queues := []string{b.chosen.Queue}
+			for _, t := range b.touched {
 				queues = append(queues, t.Queue)
-				return err
-			})
-			if !revived && b.result.Changed == 0 || c.Context().Err() != nil {
-				return err
 			}
 			return errors.Join(err, x.removeDead(c.Context(), queues, ids))
 		},

@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // act is a way to change tasks: its labels and questions, and the fields of its form.
 type act struct {
-	kind           service.Kind
+	kind           change.Kind
 	label          string // the label of a change of many tasks
 	heading        string
 	ask, button    [2]string // for one task, and for any other number of tasks
@@ -44,31 +45,31 @@ var (
 // acts lists the ways to change tasks, in the order of their buttons.
 var acts = []act{
 	{
-		kind: service.RunNow, label: "Run", heading: "Run pending tasks", from: pendingOnly, spread: true,
+		kind: change.RunNow, label: "Run", heading: "Run pending tasks", from: pendingOnly, spread: true,
 		ask: [2]string{"Run %s pending task?", "Run %s pending tasks?"}, button: [2]string{"Run %s task", "Run %s tasks"},
 		name: "run", press: "Run now", question: "Make this task due now?", past: "The task is now due.",
 	},
 	{
-		kind: service.Reschedule, label: "Reschedule to", heading: "Reschedule pending tasks", from: pendingOnly, at: true, spread: true,
+		kind: change.Reschedule, label: "Reschedule to", heading: "Reschedule pending tasks", from: pendingOnly, at: true, spread: true,
 		ask: askReschedule, button: pressReschedule,
 		name: "reschedule", press: "Reschedule", question: "Reschedule this task?", past: "The task was rescheduled.", preset: "+1h",
 	},
 	{
-		kind: service.RescheduleBy, label: "Reschedule by", heading: "Reschedule pending tasks", from: pendingOnly, by: true,
+		kind: change.RescheduleBy, label: "Reschedule by", heading: "Reschedule pending tasks", from: pendingOnly, by: true,
 		ask: askReschedule, button: pressReschedule,
 	},
 	{
-		kind: service.Revive, label: "Revive", heading: "Revive failed tasks", from: failedOnly, at: true, spread: true,
+		kind: change.Revive, label: "Revive", heading: "Revive failed tasks", from: failedOnly, at: true, spread: true,
 		ask: [2]string{"Revive %s failed task?", "Revive %s failed tasks?"}, button: [2]string{"Revive %s task", "Revive %s tasks"},
 		name: "revive", press: "Revive", question: "Make this failed task pending again?", past: "The task was revived and is pending again.", preset: "+0s",
 	},
 	{
-		kind: service.Cancel, label: "Cancel", heading: "Cancel pending tasks", from: pendingOnly, danger: true,
+		kind: change.Cancel, label: "Cancel", heading: "Cancel pending tasks", from: pendingOnly, danger: true,
 		ask: [2]string{"Cancel %s pending task?", "Cancel %s pending tasks?"}, button: [2]string{"Cancel %s task", "Cancel %s tasks"},
 		name: "cancel", press: "Cancel", question: "Cancel this task?", past: "The task was cancelled.",
 	},
 	{
-		kind: service.Delete, label: "Delete", heading: "Delete finished tasks", from: finished, danger: true,
+		kind: change.Delete, label: "Delete", heading: "Delete finished tasks", from: finished, danger: true,
 		ask: [2]string{"Delete %s finished task?", "Delete %s finished tasks?"}, button: [2]string{"Delete %s task", "Delete %s tasks"},
 	},
 }
@@ -92,10 +93,10 @@ func (a act) fields() []string {
 }
 
 // read parses the fields of the act's form.
-func (a act) read(r *request) (service.Action, error) {
-	in, x := fields{request: r}, service.Action{Kind: a.kind}
+func (a act) read(r *request) (change.Action, error) {
+	in, x := fields{request: r}, change.Action{Kind: a.kind}
 	switch {
-	case a.kind == service.Reschedule:
+	case a.kind == change.Reschedule:
 		x.At = in.required("at")
 	case a.at:
 		if x.At = in.instant("at"); x.At.IsZero() {
@@ -139,20 +140,20 @@ type bulkData struct {
 
 // readBulk parses the act and its filter. A filter without a status gets the status of the tasks that the act can
 // change.
-func readBulk(r *request) (act, schedule.Filter, service.Action, error) {
+func readBulk(r *request) (act, schedule.Filter, change.Action, error) {
 	i := slices.IndexFunc(acts, func(a act) bool { return string(a.kind) == r.get("action") })
 	if i < 0 {
-		return act{}, schedule.Filter{}, service.Action{}, fieldError("action", "%q; expected one of run, reschedule, reschedule-by, revive, cancel, delete", r.get("action"))
+		return act{}, schedule.Filter{}, change.Action{}, fieldError("action", "%q; expected one of run, reschedule, reschedule-by, revive, cancel, delete", r.get("action"))
 	}
 	a := acts[i]
 	f, err := readFilter(r)
 	switch {
 	case err != nil:
-		return a, f, service.Action{}, err
+		return a, f, change.Action{}, err
 	case r.form.Has("selected") && len(f.IDs) == 0:
-		return a, f, service.Action{}, fieldError(chosenField, "no task is selected; go back and select at least one")
+		return a, f, change.Action{}, fieldError(chosenField, "no task is selected; go back and select at least one")
 	case f.Status != "" && !a.takes(f.Status):
-		return a, f, service.Action{}, fieldError("status", "%q tasks cannot be changed in this way; expected one of %v", f.Status, a.from)
+		return a, f, change.Action{}, fieldError("status", "%q tasks cannot be changed in this way; expected one of %v", f.Status, a.from)
 	case f.Status == "" && len(a.from) == 1:
 		f.Status = a.from[0]
 	}
@@ -180,7 +181,7 @@ func (p *Pages) askBulk(r *request) (answer, error) {
 		}
 	}
 	a := answer{name: "bulk", title: r.lang.text(k.heading)}
-	unfilled := k.kind == service.Reschedule && !r.form.Has("at") || k.by && !r.form.Has("by")
+	unfilled := k.kind == change.Reschedule && !r.form.Has("at") || k.by && !r.form.Has("by")
 	switch {
 	case unfilled:
 	case err != nil:

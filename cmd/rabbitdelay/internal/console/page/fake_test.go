@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
@@ -468,18 +469,18 @@ func (f *fake) set(action, id string, from, to schedule.Status, at time.Time) er
 	return nil
 }
 
-func (f *fake) Change(_ context.Context, _ service.Identity, id string, a service.Action) error {
+func (f *fake) Change(_ context.Context, _ service.Identity, id string, a change.Action) (t schedule.TaskRow, err error) {
 	switch a.Kind {
-	case service.Cancel:
-		return f.set("cancel", id, schedule.StatusPending, schedule.StatusCancelled, time.Time{})
-	case service.Reschedule:
-		return f.set("reschedule", id, schedule.StatusPending, schedule.StatusPending, a.At)
-	case service.RunNow:
-		return f.set("run", id, schedule.StatusPending, schedule.StatusPending, f.now)
-	case service.Revive:
-		return f.set("revive", id, schedule.StatusFailed, schedule.StatusPending, a.At)
+	case change.Cancel:
+		return t, f.set("cancel", id, schedule.StatusPending, schedule.StatusCancelled, time.Time{})
+	case change.Reschedule:
+		return t, f.set("reschedule", id, schedule.StatusPending, schedule.StatusPending, a.At)
+	case change.RunNow:
+		return t, f.set("run", id, schedule.StatusPending, schedule.StatusPending, f.now)
+	case change.Revive:
+		return t, f.set("revive", id, schedule.StatusFailed, schedule.StatusPending, a.At)
 	}
-	return fmt.Errorf("the pages do not %s one task", a.Kind)
+	return t, fmt.Errorf("the pages do not %s one task", a.Kind)
 }
 
 func (f *fake) TaskErrors(_ context.Context, _ service.Identity, _ schedule.Filter, _ taskview.ErrorGroupOptions) (taskview.ErrorGroups, error) {
@@ -490,11 +491,11 @@ func (f *fake) TaskErrors(_ context.Context, _ service.Identity, _ schedule.Filt
 	return taskview.ErrorGroups{Sampled: 3, More: true, Groups: groups, Others: 4}, f.err
 }
 
-func (f *fake) BulkCount(_ context.Context, x schedule.Filter, _ service.Action) (int64, error) {
+func (f *fake) BulkCount(_ context.Context, x schedule.Filter, _ change.Action) (int64, error) {
 	return int64(len(f.chosen(x))), f.err
 }
 
-func (f *fake) Bulk(_ context.Context, _ service.Identity, x schedule.Filter, a service.Action, count int64) (service.Job, error) {
+func (f *fake) Bulk(_ context.Context, _ service.Identity, x schedule.Filter, a change.Action, count int64) (service.Job, error) {
 	what := "at " + a.At.UTC().Format(time.RFC3339)
 	switch {
 	case a.By != 0:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
@@ -54,7 +55,7 @@ var kinds = []struct {
 
 // describe explains an error to the user.
 func describe(err error) problemData {
-	if fe, ok := errors.AsType[*service.FieldError](err); ok {
+	if fe, ok := errors.AsType[*change.FieldError](err); ok {
 		return problemData{http.StatusBadRequest, "Invalid input", fe.Error(), "Go back and correct it. Nothing was changed."}
 	}
 	for _, k := range kinds {

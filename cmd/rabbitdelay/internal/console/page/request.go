@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -99,7 +100,7 @@ func (p *Pages) request(w http.ResponseWriter, r *http.Request) (*request, error
 	if r.PostForm == nil { // otherwise the outer handler has parsed it
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		if err := r.ParseForm(); err != nil {
-			return q, &service.FieldError{Field: "form", Reason: "form: " + err.Error()}
+			return q, &change.FieldError{Field: "form", Reason: "form: " + err.Error()}
 		}
 	}
 	// A time without a zone is in the time zone of the page that contained the form.
@@ -144,7 +145,7 @@ func withQuery(path string, v url.Values) string {
 func (r *request) get(name string) string { return strings.TrimSpace(r.form.Get(name)) }
 
 func fieldError(field, format string, args ...any) error {
-	return &service.FieldError{Field: field, Reason: field + ": " + fmt.Sprintf(format, args...)}
+	return &change.FieldError{Field: field, Reason: field + ": " + fmt.Sprintf(format, args...)}
 }
 
 // fields parses the fields of a form. After the first error, which it keeps, it parses nothing more.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console/service"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/trace"
@@ -39,9 +40,9 @@ type tasks interface {
 	Task(ctx context.Context, who service.Identity, id string) (service.TaskDetail, error)
 	Trace(ctx context.Context, who service.Identity, id string) (trace.Trace, error)
 	Schedule(ctx context.Context, who service.Identity, tasks []service.NewTask) ([]service.ScheduleResult, error)
-	Change(ctx context.Context, who service.Identity, id string, a service.Action) error
-	BulkCount(ctx context.Context, f schedule.Filter, a service.Action) (int64, error)
-	Bulk(ctx context.Context, who service.Identity, f schedule.Filter, a service.Action, count int64) (service.Job, error)
+	Change(ctx context.Context, who service.Identity, id string, a change.Action) (schedule.TaskRow, error)
+	BulkCount(ctx context.Context, f schedule.Filter, a change.Action) (int64, error)
+	Bulk(ctx context.Context, who service.Identity, f schedule.Filter, a change.Action, count int64) (service.Job, error)
 }
 
 type recurringTasks interface {

@@ -157,7 +157,7 @@ func (p *Pages) doTask(a act) handler {
 		id := r.form.Get("id")
 		x, err := a.read(r)
 		if err == nil {
-			err = p.svc.Change(r.Context(), r.who.Identity, id, x)
+			_, err = p.svc.Change(r.Context(), r.who.Identity, id, x)
 		}
 		if err == nil {
 			return answer{to: link("task", "id", id, "done", a.name)}, nil

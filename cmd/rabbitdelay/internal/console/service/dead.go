@@ -14,6 +14,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
@@ -150,10 +151,10 @@ func (c *Core) Requeue(ctx context.Context, who Identity, r Requeue) (Job, error
 		return Job{}, err
 	}
 	if r.Limit < 1 {
-		return Job{}, &FieldError{"limit", fmt.Sprintf("limit is %d; expected the number of messages that a dry run has counted, which must be at least 1", r.Limit)}
+		return Job{}, &change.FieldError{Field: "limit", Reason: fmt.Sprintf("limit is %d; expected the number of messages that a dry run has counted, which must be at least 1", r.Limit)}
 	}
 	q := request{Requeue: &r}
-	return c.start(ctx, who, Entry{Action: r.action(), Target: r.Queue, Detail: q.words(false)}, int64(r.Limit), q)
+	return c.start(ctx, who, change.Entry{Action: r.action(), Target: r.Queue, Detail: q.words(false)}, int64(r.Limit), q)
 }
 
 // reservedAtOnce is the number of messages that a job reserves with one write. If the job's process is killed and the
@@ -242,7 +243,7 @@ func DescribeDead(f inspect.DeadLetterFilter, values bool) string {
 	}
 	add("error", f.Error)
 	add("error like", f.ErrorLike)
-	add("header", describeHeader(f.Header, f.HeaderValue, values))
+	add("header", change.DescribeHeader(f.Header, f.HeaderValue, values))
 	if f.OlderThan > 0 {
 		add("older than", topology.FormatDuration(f.OlderThan))
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -28,7 +29,7 @@ func TestDetail(t *testing.T) {
 		}
 	}
 	for want, values := range map[string]bool{"header=tenant: cancel; at most 3 tasks": false, "header=tenant=\"blue\": cancel; at most 3 tasks": true} {
-		q := request{Bulk: &bulkRequest{schedule.Filter{Header: "tenant", HeaderValue: "blue"}, Action{Kind: Cancel}, 3}}
+		q := request{Bulk: &bulkRequest{schedule.Filter{Header: "tenant", HeaderValue: "blue"}, change.Action{Kind: change.Cancel}, 3}}
 		if got := q.words(values); got != want {
 			t.Errorf("got %q\nwant %q", got, want)
 		}

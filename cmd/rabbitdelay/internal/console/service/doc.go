@@ -8,7 +8,8 @@
 //   - overview.go and histogram.go provide the data of the first page: one survey that all readers share, and a cache
 //     for expensive results.
 //   - history.go counts the tasks that ended, and keeps the counts in the database.
-//   - tasks.go, schedule.go and action.go read tasks, schedule tasks, and change one task or many.
+//   - tasks.go and schedule.go read and schedule tasks. action.go changes one task or, in a job, many. What a change
+//     does and how the audit describes it is in package change, which commands use too.
 //   - recurring.go reads and changes recurring tasks, and destinations that are held back.
 //   - dead.go reads, requeues and discards dead letters, and layouts.go retires earlier layouts.
 //   - jobs.go runs jobs and reads the audit. ledger.go writes both. ledger_table.go stores them in

@@ -10,6 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
@@ -42,18 +43,13 @@ var (
 	errSlow = errors.New("the database took too long; narrow the filter by a queue, a status or due times")
 )
 
-// FieldError reports an invalid input field. Reason is a sentence that contains the value and what was expected.
-type FieldError struct{ Field, Reason string }
-
 // ErrNotRecorded means that the audit entry could not be written, so the change was not made.
 var ErrNotRecorded = errors.New("nothing was done, because the change could not be recorded in the audit")
-
-func (e *FieldError) Error() string { return e.Reason }
 
 // within returns a *FieldError unless n is between 1 and most.
 func within(field string, n, most int) error {
 	if n < 1 || n > most {
-		return &FieldError{field, fmt.Sprintf("%s is %d; expected 1 to %d", field, n, most)}
+		return &change.FieldError{Field: field, Reason: fmt.Sprintf("%s is %d; expected 1 to %d", field, n, most)}
 	}
 	return nil
 }
@@ -82,7 +78,7 @@ func DatabaseAway(err error) bool {
 
 // ours reports whether an error is about the request, with a text that this program has written.
 func ours(err error) bool {
-	if _, ok := errors.AsType[*FieldError](err); ok {
+	if _, ok := errors.AsType[*change.FieldError](err); ok {
 		return true
 	}
 	return slices.ContainsFunc([]error{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
@@ -41,9 +42,9 @@ func (c *Core) Histogram(ctx context.Context, f schedule.Filter, from, to time.T
 	}
 	switch {
 	case from.IsZero() != to.IsZero():
-		return Histogram{}, &FieldError{"from", "expected both from and to, or neither"}
+		return Histogram{}, &change.FieldError{Field: "from", Reason: "expected both from and to, or neither"}
 	case !from.IsZero() && to.Sub(from) < time.Duration(bins)*time.Millisecond:
-		return Histogram{}, &FieldError{"to", fmt.Sprintf("to is too early; expected a time at least %d ms after from, which is one for each bin", bins)}
+		return Histogram{}, &change.FieldError{Field: "to", Reason: fmt.Sprintf("to is too early; expected a time at least %d ms after from, which is one for each bin", bins)}
 	}
 	f.Status, f.DueFrom, f.DueTo = schedule.StatusPending, time.Time{}, time.Time{}
 	key := fmt.Sprintf("%+v %v %v %d", f, from.UnixMilli(), to.UnixMilli(), bins)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/snapshot"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
@@ -34,9 +35,12 @@ func TestHungDatabase(t *testing.T) {
 		defer func() { _ = c.Close(context.WithoutCancel(t.Context())) }()
 		who := Identity{Name: "anna", Role: RoleOperator}
 		for name, ask := range map[string]func(context.Context) error{
-			"Task":          func(ctx context.Context) error { _, err := c.Task(ctx, who, "a"); return err },
-			"Tasks":         func(ctx context.Context) error { _, err := c.Tasks(ctx, who, schedule.Filter{Limit: 1}); return err },
-			"Cancel":        func(ctx context.Context) error { return c.Change(ctx, who, "a", Action{Kind: Cancel}) },
+			"Task":  func(ctx context.Context) error { _, err := c.Task(ctx, who, "a"); return err },
+			"Tasks": func(ctx context.Context) error { _, err := c.Tasks(ctx, who, schedule.Filter{Limit: 1}); return err },
+			"Cancel": func(ctx context.Context) error {
+				_, err := c.Change(ctx, who, "a", change.Action{Kind: change.Cancel})
+				return err
+			},
 			"RecurringTask": func(ctx context.Context) error { _, err := c.RecurringTask(ctx, who, "a"); return err },
 			"Histogram": func(ctx context.Context) error {
 				_, err := c.Histogram(ctx, schedule.Filter{}, time.Time{}, time.Time{}, 1)

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -32,7 +33,7 @@ type request struct {
 func (q request) words(values bool) string {
 	switch {
 	case q.Bulk != nil:
-		return fmt.Sprintf("%s: %s; at most %s", DescribeTasks(q.Bulk.Filter, values), q.Bulk.Action, shown.Count(q.Bulk.Count, "task", "tasks"))
+		return change.BulkEntry(q.Bulk.Filter, q.Bulk.Action, q.Bulk.Count, values).Detail
 	case q.Requeue != nil:
 		r := q.Requeue
 		text := "at most " + shown.Count(r.Limit, "message", "messages")
@@ -92,8 +93,8 @@ func (w *working) now() record {
 }
 
 // start records a job and runs it in the background.
-func (c *Core) start(ctx context.Context, who Identity, e Entry, total int64, q request) (Job, error) {
-	e = newEntry(who, e)
+func (c *Core) start(ctx context.Context, who Identity, e change.Entry, total int64, q request) (Job, error) {
+	entry := newEntry(who, e)
 	if !who.Role.May(RoleOperator) {
 		return Job{}, fmt.Errorf("%s: %w", e.Action, ErrForbidden)
 	}
@@ -101,11 +102,11 @@ func (c *Core) start(ctx context.Context, who Identity, e Entry, total int64, q 
 	if err != nil {
 		return Job{}, err
 	}
-	r := record{Job: Job{ID: e.ID, Entry: e, State: JobRunning, Total: total}, request: string(text), owner: c.owner}
+	r := record{Job: Job{ID: entry.ID, Entry: entry, State: JobRunning, Total: total}, request: string(text), owner: c.owner}
 	if err := c.record(ctx, r); err != nil {
 		return Job{}, fmt.Errorf("%w: %w", ErrNotRecorded, err)
 	}
-	c.logged(e)
+	c.logged(entry)
 	c.run(r, q)
 	return r.Job, nil
 }
@@ -224,7 +225,7 @@ func (c *Core) Jobs(ctx context.Context, who Identity, limit int) ([]Job, error)
 
 // StopJob stops a running job after its current step, even if it runs in another process.
 func (c *Core) StopJob(ctx context.Context, who Identity, id string) (Job, error) {
-	err := c.recorded(ctx, who, Entry{Action: "job.stop", Target: id}, func() error {
+	err := c.recorded(ctx, who, change.Entry{Action: "job.stop", Target: id}, func() error {
 		r, err := c.job(ctx, id)
 		if err != nil {
 			return err
@@ -243,7 +244,7 @@ func (c *Core) StopJob(ctx context.Context, who Identity, id string) (Job, error
 
 // ContinueJob resumes a job that failed, or was interrupted or stopped.
 func (c *Core) ContinueJob(ctx context.Context, who Identity, id string) (Job, error) {
-	err := c.recorded(ctx, who, Entry{Action: "job.continue", Target: id}, func() error {
+	err := c.recorded(ctx, who, change.Entry{Action: "job.continue", Target: id}, func() error {
 		r, err := c.job(ctx, id)
 		if err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/destroy"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/removal"
@@ -109,9 +110,9 @@ func (c *Core) Retire(ctx context.Context, who Identity) (Job, error) {
 		return Job{}, err
 	}
 	if p.Refused != "" {
-		return Job{}, &FieldError{"layouts", p.Refused}
+		return Job{}, &change.FieldError{Field: "layouts", Reason: p.Refused}
 	}
-	return c.start(ctx, who, Entry{Action: "retire", Detail: "the layouts in delay.previous"}, 0, request{Retire: true})
+	return c.start(ctx, who, change.Entry{Action: "retire", Detail: "the layouts in delay.previous"}, 0, request{Retire: true})
 }
 
 // retire executes the job that Retire started.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
@@ -75,8 +76,8 @@ func newID() string {
 const maxTarget = 255
 
 // newEntry fills in the id, the time and the caller of an entry.
-func newEntry(who Identity, e Entry) Entry {
-	e.ID, e.At, e.Who = newID(), time.Now(), who.Name
+func newEntry(who Identity, x change.Entry) Entry {
+	e := Entry{ID: newID(), At: time.Now(), Who: who.Name, Action: x.Action, Target: x.Target, Detail: x.Detail}
 	if len(e.Target) > maxTarget {
 		e.Target = strings.ToValidUTF8(e.Target[:maxTarget], "")
 	}
@@ -84,8 +85,8 @@ func newEntry(who Identity, e Entry) Entry {
 }
 
 // recorded records the entry and then calls do. It returns ErrForbidden if the caller is not an operator.
-func (c *Core) recorded(ctx context.Context, who Identity, e Entry, do func() error) error {
-	e = newEntry(who, e)
+func (c *Core) recorded(ctx context.Context, who Identity, x change.Entry, do func() error) error {
+	e := newEntry(who, x)
 	if !who.Role.May(RoleOperator) {
 		return fmt.Errorf("%s: %w", e.Action, ErrForbidden)
 	}
@@ -119,10 +120,11 @@ func (c *Core) logged(e Entry) {
 	c.log.Info("audit", fields...)
 }
 
-// Note records an event that happened outside of the Core, such as a login or a refused login.
-func (c *Core) Note(ctx context.Context, who Identity, e Entry) {
+// Note records an event that happened outside of the Core, such as a login. If it was refused, why is the reason.
+func (c *Core) Note(ctx context.Context, who Identity, x change.Entry, why string) {
 	who.Name = cmp.Or(who.Name, "nobody")
-	e = newEntry(who, e)
+	e := newEntry(who, x)
+	e.Error = why
 	if err := c.record(ctx, record{Job: Job{Entry: e, ID: e.ID}}); err != nil {
 		c.log.Warn("could not record an audit entry", zap.Error(err))
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
@@ -253,8 +254,8 @@ const recording = 10 * time.Second
 // Record writes an audit entry for the user who, calls do with the entry's id, and adds what do returned to the entry:
 // the one-line result and the error. If the entry cannot be written, Record does not call do and returns
 // ErrNotRecorded.
-func (r *Recorder) Record(ctx context.Context, who string, e Entry, do func(id string) (result string, err error)) error {
-	e = newEntry(Identity{Name: who}, e)
+func (r *Recorder) Record(ctx context.Context, who string, x change.Entry, do func(id string) (result string, err error)) error {
+	e := newEntry(Identity{Name: who}, x)
 	adding, cancel := context.WithTimeout(ctx, recording)
 	defer cancel()
 	if err := r.table.add(adding, record{Job: Job{Entry: e, ID: e.ID}}); err != nil {

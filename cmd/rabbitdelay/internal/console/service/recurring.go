@@ -51,44 +51,28 @@ func (c *Core) RecurringTask(ctx context.Context, who Identity, name string) (sc
 }
 
 // PutRecurring creates a recurring task, or changes the existing one with this name.
-func (c *Core) PutRecurring(ctx context.Context, who Identity, r schedule.Recurring) (change schedule.Change, err error) {
-	err = c.changeRecurring(ctx, who, "put", r.Name, func(x schedule.RecurringTasks) (err error) {
-		change, err = x.Put(ctx, schedule.NoTx, r)
-		return err
-	})
-	return change, err
+func (c *Core) PutRecurring(ctx context.Context, who Identity, r schedule.Recurring) (schedule.Change, error) {
+	return c.operator(who).PutRecurring(ctx, r)
 }
 
 // PauseRecurring withdraws the occurrences that are not due yet, and schedules no more.
 func (c *Core) PauseRecurring(ctx context.Context, who Identity, name string) error {
-	return c.changeRecurring(ctx, who, "pause", name, func(x schedule.RecurringTasks) error { return x.Pause(ctx, schedule.NoTx, name) })
+	return c.operator(who).PauseRecurring(ctx, name)
 }
 
 // ResumeRecurring schedules occurrences again, starting from now.
 func (c *Core) ResumeRecurring(ctx context.Context, who Identity, name string) error {
-	return c.changeRecurring(ctx, who, "resume", name, func(x schedule.RecurringTasks) error { return x.Resume(ctx, schedule.NoTx, name) })
+	return c.operator(who).ResumeRecurring(ctx, name)
 }
 
 // RunRecurring schedules one additional occurrence, due now, and returns the id of its task.
 func (c *Core) RunRecurring(ctx context.Context, who Identity, name string) (id string, err error) {
-	err = c.changeRecurring(ctx, who, "run", name, func(x schedule.RecurringTasks) (err error) {
-		id, err = x.RunNow(ctx, schedule.NoTx, name)
-		return err
-	})
-	return id, err
+	return c.operator(who).RunRecurring(ctx, name)
 }
 
 // DeleteRecurring deletes a recurring task and withdraws the occurrences that are not due yet.
 func (c *Core) DeleteRecurring(ctx context.Context, who Identity, name string) error {
-	return c.changeRecurring(ctx, who, "delete", name, func(x schedule.RecurringTasks) error { return x.Delete(ctx, schedule.NoTx, name) })
-}
-
-func (c *Core) changeRecurring(ctx context.Context, who Identity, action, name string, do func(schedule.RecurringTasks) error) error {
-	s, err := c.store()
-	if err != nil {
-		return err
-	}
-	return c.recorded(ctx, who, Entry{Action: "recurring." + action, Target: name}, func() error { return do(s.Recurring()) })
+	return c.operator(who).DeleteRecurring(ctx, name)
 }
 
 // Destinations returns the destinations that are paused or limited.
@@ -158,40 +142,16 @@ func (c *Core) seenDestinations() (list []topology.Destination) {
 
 // PauseDestination keeps the tasks for a destination in the table until ResumeDestination is called.
 func (c *Core) PauseDestination(ctx context.Context, who Identity, d topology.Destination) error {
-	return c.changeDestination(ctx, who, Entry{Action: "destination.pause"}, d, func(s *taskview.Store) error {
-		return s.Pause(ctx, schedule.NoTx, d, who.Name)
-	})
+	return c.operator(who).Pause(ctx, d)
 }
 
 // ResumeDestination sends the tasks for a destination again. If spread is not zero, the overdue tasks are sent over
 // that period.
 func (c *Core) ResumeDestination(ctx context.Context, who Identity, d topology.Destination, spread time.Duration) error {
-	e := Entry{Action: "destination.resume"}
-	if spread > 0 {
-		e.Detail = "over " + topology.FormatDuration(spread)
-	}
-	return c.changeDestination(ctx, who, e, d, func(s *taskview.Store) error { return s.Resume(ctx, schedule.NoTx, d, spread) })
+	return c.operator(who).Resume(ctx, d, spread)
 }
 
 // SetRateLimit limits the number of tasks per second that are sent to a destination. Zero removes the limit.
 func (c *Core) SetRateLimit(ctx context.Context, who Identity, x schedule.RateLimit) error {
-	e := Entry{Action: "destination.rate-limit", Detail: "none"}
-	if x.PerSecond != 0 {
-		e.Detail = fmt.Sprintf("%g a second", x.PerSecond)
-	}
-	return c.changeDestination(ctx, who, e, topology.Destination{Queue: x.Queue, Exchange: x.Exchange}, func(s *taskview.Store) error {
-		return s.SetRateLimit(ctx, schedule.NoTx, x)
-	})
-}
-
-func (c *Core) changeDestination(ctx context.Context, who Identity, e Entry, d topology.Destination, do func(*taskview.Store) error) error {
-	s, err := c.store()
-	if err != nil {
-		return err
-	}
-	if (d.Queue == "") == (d.Exchange == "") {
-		return &FieldError{"queue", "expected either a queue or an exchange"}
-	}
-	e.Target = cmp.Or(d.Queue, d.Exchange)
-	return c.recorded(ctx, who, e, func() error { return do(s) })
+	return c.operator(who).SetRateLimit(ctx, x)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
@@ -45,9 +46,9 @@ func (c *Core) Schedule(ctx context.Context, who Identity, tasks []NewTask) ([]S
 		return nil, err
 	}
 	if len(tasks) > MaxBatch {
-		return nil, &FieldError{"tasks", fmt.Sprintf("there are %d tasks; expected at most %d", len(tasks), MaxBatch)}
+		return nil, &change.FieldError{Field: "tasks", Reason: fmt.Sprintf("there are %d tasks; expected at most %d", len(tasks), MaxBatch)}
 	}
-	e := Entry{Action: "task.schedule", Detail: shown.Count(len(tasks), "task", "tasks")}
+	e := change.Entry{Action: "task.schedule", Detail: shown.Count(len(tasks), "task", "tasks")}
 	if len(tasks) == 1 {
 		e.Target, e.Detail = tasks[0].ID, "due "+shown.Instant(tasks[0].DeliverAt)
 	}

@@ -108,8 +108,9 @@ type Config struct {
 	Heartbeat time.Duration
 	// DialTimeout bounds the TCP, TLS and AMQP handshakes together. The default is 10 s.
 	DialTimeout time.Duration
-	// ReconnectMin and ReconnectMax bound the jittered exponential back-off between attempts to connect. The
-	// defaults are 100 ms and 10 s. The client never stops trying.
+	// ReconnectMin is the pause after the first failed attempt to connect. It doubles with each further attempt, up to
+	// ReconnectMax. A random part of each pause, up to half of it, is left out, so that many clients do not connect at
+	// the same moment. The defaults are 100 ms and 10 s. The client never stops trying.
 	ReconnectMin, ReconnectMax time.Duration
 	// SendTimeout bounds Send, SendBatch and SendEach if their context has no deadline. The default is 30 s.
 	SendTimeout time.Duration

@@ -91,8 +91,8 @@ func (r *run) rehearse(ctx context.Context, s system, l *ledger) error {
 	return nil
 }
 
-// pace schedules tasks at the rate, and reports whether the contender sustained it. The tasks are numbered from first
-// on.
+// pace schedules tasks at the rate, and reports whether the contender sustained it. The first
+// task has the number first.
 func (r *run) pace(ctx context.Context, s system, l *ledger, first int64) (kept bool, err error) {
 	queue := make(chan task, r.sizes.Rate) // a contender may fall behind by a second
 	all, writing := errgroup.WithContext(ctx)

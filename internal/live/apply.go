@@ -173,7 +173,7 @@ const (
 	// stageTries is the maximum number of times that all stages are declared because another process has deleted
 	// objects in the meantime.
 	stageTries = 3
-	// firstPause and lastPause bound the pauses between these attempts.
+	// The pause between these attempts doubles from firstPause to lastPause.
 	firstPause, lastPause = 100 * time.Millisecond, 2 * time.Second
 )
 

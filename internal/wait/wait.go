@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// For waits for d. It returns early, with the context's error, when ctx ends.
+// For waits for the duration d. It returns early, with the context's error, when ctx ends.
 func For(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

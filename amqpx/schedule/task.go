@@ -92,8 +92,8 @@ func (t Task) Destination() topology.Destination {
 	return topology.Destination{Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey}
 }
 
-// DueSince returns when the task is or was due: DeliverAt, or when the task was written if
-// DeliverAt is 0, which means immediately. Use it to show the due time and to compute lateness.
+// DueSince returns the time at which the task is or was due. That is DeliverAt or, if DeliverAt is 0, which means
+// immediately, the time at which the task was written. Use it to show the due time and to compute lateness.
 func (t TaskRow) DueSince() time.Time {
 	if t.DeliverAt.UnixMilli() == 0 {
 		return t.CreatedAt

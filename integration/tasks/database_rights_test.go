@@ -149,7 +149,8 @@ func TestDatabaseRights(t *testing.T) {
 					u.revoke(t, right, table)
 					needed := part != "relay" && part != "console" || table != "rabbitdelay_relays" // these two parts work without that table
 					if err := work(x); errors.Is(err, schedule.ErrDenied) != needed || err != nil && !needed {
-						t.Errorf("%s without %s on %s: got error %v, want schedule.ErrDenied (true) or nil (false): %t", part, right, table, err, needed)
+						want := map[bool]error{true: schedule.ErrDenied, false: nil}[needed]
+						t.Errorf("%s without %s on %s: got error %v, want %v", part, right, table, err, want)
 					}
 					u.grant(t, right, table)
 				}

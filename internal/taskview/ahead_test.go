@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// SentAhead counts the tasks that were sent but are not due yet, and returns when the first and the last of them are
-// sent again if they are lost.
+// SentAhead counts the tasks that were sent but are not due yet, and returns the times at which the first and the last
+// of them are sent again if they are lost.
 func TestSentAhead(t *testing.T) {
 	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	s, db := openStore(t, schedule.Config{DatabaseNow: func() time.Time { return now }})

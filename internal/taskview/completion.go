@@ -54,7 +54,7 @@ func (e CompletionStats) Plus(o CompletionStats) CompletionStats {
 }
 
 // lateSpan returns the bounds of the histogram bucket CompletionStats.Late[class]. The last bucket has no upper bound,
-// so its to is the same as its from.
+// so lateSpan returns its lower bound twice.
 func lateSpan(class int) (from, to time.Duration) {
 	last := len(rows.LateBounds) - 1
 	if class > 0 {

@@ -160,7 +160,7 @@ func (b *buffer) release(now time.Time) {
 	b.aside = nil
 }
 
-// oldest returns when the first ready delivery began to wait for a slot, or the zero time if none is ready.
+// oldest returns the time since which the first ready delivery has waited for a slot, or the zero time if none is ready.
 func (b *buffer) oldest() time.Time {
 	if len(b.ready) == 0 {
 		return time.Time{}

@@ -148,8 +148,8 @@ func (a *Consumers) Abandoned() int { return int(a.abandoned.Load()) }
 // Status returns the status of the shared connection.
 func (a *Consumers) Status() wire.Status { return a.link.Status() }
 
-// ClockBehind returns when this process's clock was first seen behind the clocks of brokers and publishers, and whether
-// it is behind now.
+// ClockBehind returns the time at which this process's clock was first seen behind the clocks of brokers and publishers,
+// and whether it is behind now.
 func (a *Consumers) ClockBehind() (since time.Time, behind bool) {
 	_, since, behind = a.clocks.Behind(a.cfg.Now())
 	return since, behind

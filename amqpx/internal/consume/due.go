@@ -63,8 +63,8 @@ func arrivalOf(raw *amqp.Delivery) lasthop.Arrival {
 	return a
 }
 
-// lastExpiry returns when the message left its last delay queue, by the broker's clock in whole seconds, or the zero
-// time if it passed through none. The broker lists the latest death first.
+// lastExpiry returns the time at which the message left its last delay queue, by the broker's clock in whole seconds, or
+// the zero time if it passed through none. The broker lists the latest death first.
 func lastExpiry(headers amqp.Table) time.Time {
 	deaths, _ := headers["x-death"].([]any)
 	if len(deaths) == 0 {

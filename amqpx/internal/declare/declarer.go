@@ -66,7 +66,7 @@ type Declarer struct {
 	lookEnded bool       // the broker closed the connection during the check for the topology
 }
 
-// New returns a Declarer. Its connections are closed abruptly when over ends.
+// New returns a Declarer. Its connections are closed abruptly when the context over ends.
 func New(over context.Context, cfg Config) *Declarer {
 	c := &Declarer{cfg: cfg, log: cfg.Wire.Log, over: over, conns: newConns(over, cfg.Wire, cfg.Direct), mu: wait.NewMutex()}
 	c.own = newOwnBindings(c)

@@ -43,7 +43,7 @@ type Config struct {
 
 // Dial opens a connection to the first node that answers, in the same way as Open and for the given role. If no node
 // answers, the error contains the failure of each node. The attempts stop when ctx ends, and the connection is closed
-// abruptly when over ends.
+// abruptly when the context over ends.
 func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection, error) {
 	n := newNodes(cfg.Nodes)
 	for left := len(n.all); ; left-- {
@@ -59,7 +59,7 @@ func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection,
 
 // Open makes one connection to the node of a URL. It does not reconnect. Writes are buffered, and headers that amqp091
 // cannot read are replaced before it sees them. The name of the connection is Config.Name, followed by the role if it
-// is not empty. The connection is closed abruptly when over ends.
+// is not empty. The connection is closed abruptly when the context over ends.
 func Open(ctx, over context.Context, cfg Config, rawURL, role string) (conn *amqp.Connection, err error) {
 	uri, err := brokerurl.Parse(rawURL)
 	if err != nil {

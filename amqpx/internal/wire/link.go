@@ -28,7 +28,7 @@ type Session struct {
 	silent  atomic.Pointer[time.Time] // when the broker stopped answering; nil while it answers
 }
 
-// Silent returns when the broker stopped answering, or the zero time while it answers.
+// Silent returns the time at which the broker stopped answering, or the zero time while it answers.
 func (s *Session) Silent() time.Time {
 	if since := s.silent.Load(); since != nil {
 		return *since
@@ -75,8 +75,8 @@ type moment[T any] struct {
 }
 
 // NewLink returns a Link that is not started. The role distinguishes its connections from others of the same client.
-// The connection is closed abruptly when over ends. tell is called in the goroutine that maintains the connection, so
-// it must not block.
+// The connection is closed abruptly when the context over ends. The function tell is called in the goroutine that
+// maintains the connection, so it must not block.
 func NewLink[T any](over context.Context, role string, cfg Config, setup func(context.Context, *Session) (T, error), tell func(Event)) *Link[T] {
 	l := &Link[T]{
 		role: role, cfg: cfg, setup: setup, tell: tell, nodes: newNodes(cfg.Nodes), over: over,

@@ -29,7 +29,7 @@ type writer struct {
 // keepBuffer is the size up to which a written buffer is kept for reuse.
 const keepBuffer = 1 << 20
 
-// newWriter returns a writer to c. The connection c is closed when over ends.
+// newWriter returns a writer to c. The connection c is closed when the context over ends.
 func newWriter(over context.Context, c net.Conn) *writer {
 	w := &writer{Conn: c, flushed: make(chan struct{})}
 	w.uncut = context.AfterFunc(over, func() { _ = c.Close() })

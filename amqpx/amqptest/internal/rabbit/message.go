@@ -246,7 +246,7 @@ func (m *Message) keys() []string { return append(slices.Clip(m.RoutingKeys), m.
 // RoutingKey returns the key with which the message was published or dead-lettered.
 func (m *Message) RoutingKey() string { return m.RoutingKeys[0] }
 
-// Expires returns when the message expires, or the zero time if it does not.
+// Expires returns the time at which the message expires, or the zero time if it does not.
 func (m *Message) Expires() time.Time {
 	if m.expires == 0 {
 		return time.Time{}

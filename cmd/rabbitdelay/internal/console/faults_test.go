@@ -73,7 +73,7 @@ func TestDriverErrorsAreHidden(t *testing.T) {
 		for role, told := range map[Role]bool{RoleViewer: false, RoleOperator: true} {
 			text := string(w.ask("GET", path, "", as(role)).text)
 			if !strings.Contains(text, want) || strings.Contains(text, "10.9.8.7") != told {
-				t.Errorf("%s as %s: got %s, want %q, and the driver's address: %t", path, role, text, want, told)
+				t.Errorf("%s as %s: got %s, want %q, with the driver's address = %t", path, role, text, want, told)
 			}
 		}
 	}

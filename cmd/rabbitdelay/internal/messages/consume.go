@@ -216,8 +216,8 @@ func dueOf(d amqp.Delivery) (time.Time, bool) {
 	return time.UnixMilli(due), ok
 }
 
-// dueSince returns when a message that arrived at the given time became due. A message that was sent without a delay
-// became due when it was sent, or when it arrived if it has no timestamp.
+// dueSince returns the time at which a message that arrived at the given time became due. A message that was sent
+// without a delay became due when it was sent, or when it arrived if it has no timestamp.
 func dueSince(d amqp.Delivery, at time.Time) (time.Time, bool) {
 	due, ok := dueOf(d)
 	switch {

@@ -34,7 +34,7 @@ type remover struct {
 	opts Options
 
 	going  map[string]bool          // the layouts to be destroyed, by tag
-	unsure map[string]naming.Layout // layouts in going that other configurations may use and that were not named, by tag
+	unsure map[string]naming.Layout // those of the layouts to be destroyed that other configurations may use and that were not named, by tag
 	others []otherObject            // the objects of other layouts on the broker, by name
 }
 
@@ -151,7 +151,8 @@ func (x *remover) forced(p part) bool {
 	return x.opts.Force && (p == ownPart || p == declaredPart && x.opts.Messages != nil)
 }
 
-// place determines what an object belongs to by its name. For a binding it uses the name of the source exchange.
+// place determines from an object's name what the object belongs to. For a binding it uses the name of the source
+// exchange.
 func (s *Step) place(prefix string) {
 	name := s.Name
 	if s.Kind == topology.KindBinding {

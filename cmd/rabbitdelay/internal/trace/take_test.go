@@ -27,14 +27,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// empty is a management API that lists all objects. At first it has no message counts. After some time it counts all
-// queues as empty, except those in leaving, unless that time is 0.
+// empty is a management API that lists all objects. At first it has no message counts. Later it counts all queues as
+// empty, except those in the field leaving.
 type empty struct {
 	topology.Topology
 
 	leaving map[string]int // numbers of messages that are not ready, because the broker is dead-lettering them
 	since   time.Time
-	counts  time.Duration
+	counts  time.Duration // how long after since the counts appear; never if 0
 }
 
 func (e empty) RoundTrip(r *http.Request) (*http.Response, error) {

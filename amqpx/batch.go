@@ -66,6 +66,9 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 
 // sendEach is SendEach for an outcome function that must not panic or end its goroutine.
 func (c *Client) sendEach(ctx context.Context, msgs []Message, outcome func(i int, err error)) error {
+	if err := c.opened(); err != nil {
+		return err
+	}
 	if len(msgs) == 0 {
 		return nil
 	}

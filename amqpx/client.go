@@ -21,7 +21,8 @@ import (
 )
 
 // Client sends delayed messages to, and consumes from, one RabbitMQ broker or cluster. It is safe for concurrent
-// use.
+// use. The zero value is not usable; use Open. Methods of a nil Client, such as that of a failed Open, and of a zero
+// Client return an error that wraps ErrClosed, if they return errors.
 //
 // A client keeps one connection for publishing and, from the first call to Consume, another for consuming, so that a
 // broker that blocks publishers does not delay acknowledgements. The broker may close a connection because of a failed
@@ -112,6 +113,17 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	return c, nil
 }
 
+// errNotOpened is returned by the methods of a Client that Open did not create.
+var errNotOpened = fmt.Errorf("%w: it is nil or the zero value; use the client that amqpx.Open returned without an error", ErrClosed)
+
+// opened returns an error if Open did not create the client.
+func (c *Client) opened() error {
+	if c == nil || c.force == nil {
+		return errNotOpened
+	}
+	return nil
+}
+
 // Strategy returns the strategy that the client uses.
 func (c *Client) Strategy() Strategy { return c.strategy }
 
@@ -160,7 +172,12 @@ func (c *Client) declaring(direct bool) declare.Config {
 
 // Apply declares a topology in addition to the strategy's own, such as an application's exchanges and queues. It
 // fails with a *topology.ConflictError if the broker has a different object with one of the names.
-func (c *Client) Apply(ctx context.Context, t topology.Topology) error { return c.decl.Apply(ctx, t) }
+func (c *Client) Apply(ctx context.Context, t topology.Topology) error {
+	if err := c.opened(); err != nil {
+		return err
+	}
+	return c.decl.Apply(ctx, t)
+}
 
 // setupPublish prepares a new publishing connection for use.
 func (c *Client) setupPublish(ctx context.Context, s *wire.Session) (*session, error) {
@@ -230,6 +247,9 @@ func (c *Client) QueueInfo(ctx context.Context, queue string) (QueueInfo, error)
 }
 
 func (c *Client) queueInfo(ctx context.Context, queue string) (QueueInfo, error) {
+	if err := c.opened(); err != nil {
+		return QueueInfo{}, err
+	}
 	sess, err := c.pub.Wait(ctx, false)
 	if err != nil {
 		return QueueInfo{}, err
@@ -299,11 +319,9 @@ func (c *Client) answers(ctx context.Context, sess *declare.Session, queue strin
 //
 // Close may be called more than once, and concurrently. All calls wait for the end of the shutdown and return the same
 // error, and the end of any of their contexts cuts the shutdown short.
-//
-// A Client that was not created by Open returns ErrClosed.
 func (c *Client) Close(ctx context.Context) error {
-	if c.force == nil {
-		return ErrClosed
+	if err := c.opened(); err != nil {
+		return err
 	}
 	defer context.AfterFunc(ctx, func() {
 		c.sends.keepFailures() // from now on, including those of handlers that are cut off

@@ -3,12 +3,14 @@ package amqpx_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Close stops consumers and refuses later calls. When its context expires, its error lists the messages that were not
@@ -281,9 +283,28 @@ func TestCloseReportsHandlersItCutOff(t *testing.T) {
 	})
 }
 
-// Closing a zero Client, which was never opened, returns an error instead of panicking in a goroutine.
-func TestCloseOfAZeroClient(t *testing.T) {
-	if err := new(amqpx.Client).Close(t.Context()); !errors.Is(err, amqpx.ErrClosed) {
-		t.Errorf("Close of a zero Client: got %v, want amqpx.ErrClosed", err)
+// The methods of a client that Open has not returned return an error that says so.
+func TestClientThatWasNotOpened(t *testing.T) {
+	for name, c := range map[string]*amqpx.Client{"nil": nil, "zero": {}} {
+		ctx := t.Context()
+		_, queueErr := c.QueueInfo(ctx, "q")
+		for method, err := range map[string]error{
+			"Apply":          c.Apply(ctx, topology.Topology{}),
+			"Check":          c.Check(amqpx.Message{Queue: "q"}),
+			"Close":          c.Close(ctx),
+			"Consume":        c.Consume(ctx, "q", nothing),
+			"ConsumeAll":     c.ConsumeAll(ctx),
+			"Forward":        c.Forward(ctx, nil, topology.Destination{Queue: "q"}, 0),
+			"Health":         c.Health(),
+			"PauseConsuming": c.PauseConsuming("q", amqpx.PauseHandBack),
+			"QueueInfo":      queueErr,
+			"Send":           c.Send(ctx, amqpx.Message{Queue: "q"}),
+			"SendBatch":      c.SendBatch(ctx, []amqpx.Message{{Queue: "q"}}),
+			"SendEach":       c.SendEach(ctx, nil, func(int, error) {}),
+		} {
+			if !errors.Is(err, amqpx.ErrClosed) || !strings.Contains(fmt.Sprint(err), "use the client that amqpx.Open returned") {
+				t.Errorf("%s of a %s Client: got %v, want ErrClosed and what to do", method, name, err)
+			}
+		}
 	}
 }

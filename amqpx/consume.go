@@ -66,6 +66,9 @@ func (e *ConsumeError) Unwrap() error { return e.Err }
 // consumers. If any of them is invalid, it starts none. It returns when all of them have stopped. The error joins a
 // *ConsumeError for each consumer that failed.
 func (c *Client) ConsumeAll(ctx context.Context, consumers ...Consumer) error {
+	if err := c.opened(); err != nil {
+		return err
+	}
 	if len(consumers) == 0 {
 		return fmt.Errorf("%w: no consumers; pass ConsumeAll one for each queue", ErrConfig)
 	}

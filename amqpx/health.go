@@ -70,6 +70,9 @@ func (e *HealthError) Unwrap() []error {
 // a client reconnects automatically, and restarting the process does not bring a broker back. Slow handlers and late
 // messages are not reported here. See ConsumerStats for those.
 func (c *Client) Health() error {
+	if err := c.opened(); err != nil {
+		return err
+	}
 	s := c.Stats()
 	var all []HealthProblem
 	if !s.Closing.IsZero() {

@@ -32,6 +32,9 @@ const (
 //
 // Errors: ErrConfig for an unknown mode, and the errors that Consume returns for an invalid queue.
 func (c *Client) PauseConsuming(queue string, mode PauseMode) error {
+	if err := c.opened(); err != nil {
+		return err
+	}
 	if mode != PauseHandBack && mode != PauseKeepPlace {
 		return fmt.Errorf("%w: pause mode %q; expected %q or %q", ErrConfig, mode, PauseHandBack, PauseKeepPlace)
 	}

@@ -149,6 +149,9 @@ func (c *Client) ahead(dest topology.Destination, delay, lead, tolerance time.Du
 // destination that is not listed (DeclareListed) is also a *topology.DestinationError, which Send would wrap in a
 // *SendError.
 func (c *Client) Check(m Message) error {
+	if err := c.opened(); err != nil {
+		return err
+	}
 	p := &prepared{}
 	if err := c.prepareAs(p, &m, nil, c.cfg.Now()); err != nil {
 		return err

@@ -30,6 +30,9 @@ import (
 // listed (DeclareListed) or that the broker refuses. If the broker refuses a message permanently, for example with
 // access refused (403), Send fails within seconds, even if the deadline is later.
 func (c *Client) Send(ctx context.Context, m Message) error {
+	if err := c.opened(); err != nil {
+		return err
+	}
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()
 	if c.hooks.sends {
@@ -371,6 +374,9 @@ func (p *prepared) failed(cause error) *SendError {
 // "rabbitdelay-" are left out. Forward returns the same errors as Send, but it does not apply
 // Config.SendTimeout. If ctx has no deadline, there is none.
 func (c *Client) Forward(ctx context.Context, d *Delivery, to topology.Destination, delay time.Duration) error {
+	if err := c.opened(); err != nil {
+		return err
+	}
 	if d == nil {
 		return &MessageError{Field: "Delivery", Reason: "nil; expected the delivery to forward"}
 	}

@@ -70,7 +70,8 @@ func (c BucketConfig) Validate() error {
 }
 
 // Bucket is a strategy that delays by any duration. It writes the delay as digits, and each value of each digit has a
-// queue with a fixed TTL. It implements amqpx.Strategy and is safe for concurrent use.
+// queue with a fixed TTL. It implements amqpx.Strategy and is safe for concurrent use. The zero value is not usable;
+// use NewBucket.
 type Bucket struct {
 	positional
 	base      string // the start of the names of exchanges and queues

@@ -55,7 +55,7 @@ func (c LevelsConfig) validate() error {
 // Levels is a strategy that uses the delay queues of NServiceBus or Celery. These form 28 levels: the lowest delays
 // messages by one second, and each higher level by twice as long as the one below it. Levels declares the same objects
 // as the other system, so either of the two may start first, and it leaves that system's bindings alone. It implements
-// amqpx.Strategy and is safe for concurrent use.
+// amqpx.Strategy and is safe for concurrent use. The zero value is not usable; use NewLevels.
 //
 // The delivery exchange belongs to the other system and has no alternate exchange. A message whose destination no
 // longer exists when it is due stays in the last level's queue, which retries every few minutes. Once 32 such messages

@@ -55,7 +55,8 @@ const maxNativeDelay = topology.MaxTTL
 
 // Native is a strategy that writes the delivery time into a header. RabbitMQ 4.4 and later hold a message with this
 // header in a quorum queue until that time. The queues have a TTL of 0, so a message expires as soon as it is ready and
-// is dead-lettered to its destination. Native implements amqpx.Strategy and is safe for concurrent use.
+// is dead-lettered to its destination. Native implements amqpx.Strategy and is safe for concurrent use. The zero value
+// is not usable; use NewNative.
 //
 // Older brokers, classic queues and streams ignore the header and would forward every message immediately. amqpx.Client
 // therefore sends nothing through the strategy until a canary has verified each of its queues; see Canary.

@@ -60,7 +60,7 @@ func (c TTLConfig) Validate() error {
 }
 
 // TTL is a strategy that delays by one of the declared durations, each of which has a queue. It implements
-// amqpx.Strategy and is safe for concurrent use.
+// amqpx.Strategy and is safe for concurrent use. The zero value is not usable; use NewTTL.
 type TTL struct {
 	prefix    string
 	base      string

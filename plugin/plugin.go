@@ -65,7 +65,7 @@ func (c Config) validate() error {
 }
 
 // Strategy delays messages with an x-delayed-message exchange. It implements amqpx.Strategy and is safe for concurrent
-// use. To find out whether a broker has the plugin, use live.ProbePlugin.
+// use. The zero value is not usable; use New. To find out whether a broker has the plugin, use live.ProbePlugin.
 //
 // The plugin keeps waiting messages in a table of the node that received them. The messages are not replicated and
 // cannot be counted per destination.

@@ -75,7 +75,7 @@ type User struct {
 	VHosts []string
 }
 
-// Server is an in-memory RabbitMQ broker. It is safe for concurrent use.
+// Server is an in-memory RabbitMQ broker. It is safe for concurrent use. The zero value is not usable; use NewServer.
 type Server struct {
 	opts     Options
 	users    map[string]*user

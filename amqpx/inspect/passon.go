@@ -74,7 +74,8 @@ func UnsupportedProperties(raw amqp.Delivery) []string {
 
 // Rehearsal finds out which messages a client or the broker would refuse, without changing anything on the broker. It
 // checks exchanges and queues with passive declarations. It cannot detect a missing permission to publish to an
-// exchange, because the broker checks that only when a message is published. It is safe for concurrent use.
+// exchange, because the broker checks that only when a message is published. It is safe for concurrent use. The zero
+// value is not usable; use Rehearse.
 type Rehearsal struct {
 	pass func(context.Context, inner.Copy) error
 }

@@ -241,7 +241,8 @@ func readSaved(in *bufio.Reader) (m SavedMessage, err error) {
 	return m, err
 }
 
-// SaveFile is a new file of messages, one on each line, for RequeueOptions.Save.
+// SaveFile is a new file of messages, one on each line, for RequeueOptions.Save. The zero value is not usable; use
+// CreateSaveFile.
 type SaveFile struct {
 	mu      sync.Mutex
 	f       *os.File

@@ -15,7 +15,8 @@ import (
 )
 
 // RecurringTasks reads and changes the recurring tasks of a store. As with the methods of Store, a change
-// and its tasks take effect when the Executor's transaction commits, or immediately with NoTx.
+// and its tasks take effect when the Executor's transaction commits, or immediately with NoTx. The zero value is not
+// usable; use Store.Recurring.
 type RecurringTasks struct{ s *Store }
 
 // Recurring returns the store's recurring tasks.

@@ -30,7 +30,7 @@ func Migrate(ctx context.Context, db Database) error {
 // migration tool. It returns an empty string for an unknown dialect.
 func Migrations(d Dialect) string { return rows.Migrations.Script(sqldb.Dialect(d)) }
 
-// Store schedules, changes and relays tasks. It is safe for concurrent use.
+// Store schedules, changes and relays tasks. It is safe for concurrent use. The zero value is not usable; use New.
 type Store struct {
 	db      *rows.DB
 	sender  Sender

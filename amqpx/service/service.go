@@ -67,7 +67,7 @@ type Options struct {
 	VirtualTime bool
 }
 
-// Service contains everything that Open has created and opened.
+// Service contains everything that Open has created and opened. The zero value is not usable; use Open.
 type Service struct {
 	Config    *config.Config
 	Client    *amqpx.Client

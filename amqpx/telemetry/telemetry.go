@@ -63,7 +63,8 @@ type Config struct {
 // ErrConfig is wrapped by the errors of New about an invalid Config.
 var ErrConfig = errors.New("invalid configuration")
 
-// Telemetry observes clients through Hook and stores through Hooks. It is safe for concurrent use by many clients.
+// Telemetry observes clients through Hook and stores through Hooks. It is safe for concurrent use by many clients. The
+// zero value is not usable; use New.
 type Telemetry struct {
 	tracer       trace.Tracer
 	meter        metric.Meter

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,6 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/internal/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	public "github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -62,20 +64,18 @@ func (a *App) Connect(ctx context.Context, b *Broker) (err error) {
 		return err
 	}
 	b.Conn = b.conn
-	m, why, err := management(ctx, b.Config, b.conn)
-	looking, cancel := context.WithTimeout(ctx, managementPatience)
-	defer cancel()
-	if err == nil && why == nil {
-		if _, why = m.Inspect(looking, topology.Topology{}); why != nil && looking.Err() != nil {
-			why = fmt.Errorf("no answer from the management API within %v", managementPatience)
-		}
-	}
+	first := &inspected{}
+	why, err := management(ctx, b.Config, b.conn, func(ctx context.Context, m *live.Management) (err error) {
+		first.Management, first.at = m, time.Now()
+		first.found, err = m.Inspect(ctx, topology.Topology{})
+		return err
+	})
 	switch err = cmp.Or(ctx.Err(), err); {
 	case err != nil:
 		b.Close()
 		return err
 	case why == nil:
-		b.Inspector, b.Readable = m, true
+		b.Inspector, b.Readable = first, true
 	default:
 		a.Notef("note: inspecting the broker over AMQP, which shows neither bindings nor policies: %s", shown.OneLine(why.Error()))
 		b.Inspector = live.NewAMQPInspector(b.conn)
@@ -83,29 +83,72 @@ func (a *App) Connect(ctx context.Context, b *Broker) (err error) {
 	return nil
 }
 
+// inspected is a management API whose objects have been read once. The first Inspect returns this state, unless it is
+// outdated, because a slow API takes seconds to answer.
+type inspected struct {
+	*live.Management
+
+	mu    sync.Mutex
+	found plan.State // empty after the first Inspect
+	at    time.Time  // when it was read
+}
+
+// Reread makes the next inspection read the objects again. Commands that delete call it, so that they do not rely on what
+// was read when they started.
+func (b *Broker) Reread() {
+	if i, ok := b.Inspector.(*inspected); ok {
+		i.take()
+	}
+}
+
+// take returns the state that was read first, unless it is outdated or was already taken.
+func (i *inspected) take() (found plan.State, ok bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	found, i.found = i.found, plan.State{}
+	return found, found.Source != "" && time.Since(i.at) < outdated
+}
+
+// outdated is the age at which a command reads the objects again.
+const outdated = 10 * time.Second
+
+func (i *inspected) Inspect(ctx context.Context, want topology.Topology) (plan.State, error) {
+	if found, ok := i.take(); ok {
+		return found, nil
+	}
+	return i.Management.Inspect(ctx, want)
+}
+
 // managementPatience is how long the management API may take to answer before AMQP is used instead.
 const managementPatience = 5 * time.Second
 
-// management returns the management API of the broker. If it does not answer, why is the reason. If it belongs to
-// another broker, management returns an error.
-func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (m *live.Management, why, err error) {
+// management checks that the management API belongs to the same broker as conn, and calls read at the same time. If the
+// API does not answer, why is the reason. If it belongs to another broker, management returns an error.
+func management(ctx context.Context, c *config.Config, conn *amqp.Connection, read func(context.Context, *live.Management) error) (why, err error) {
 	api, err := c.Management()
 	if errors.Is(err, config.ErrNoManagement) {
-		return nil, err, nil
+		return err, nil
 	} else if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	m = live.Internal(api)
+	m := live.Internal(api)
 	looking, cancel := context.WithTimeout(ctx, managementPatience)
 	defer cancel()
-	why = m.SameCluster(looking, conn)
-	if why != nil && looking.Err() != nil && ctx.Err() == nil {
+	var unread error
+	var wg sync.WaitGroup
+	wg.Go(func() { unread = read(looking, m) })
+	if why = m.SameCluster(looking, conn); why != nil {
+		cancel()
+	}
+	wg.Wait()
+	why = cmp.Or(why, unread)
+	if why != nil && errors.Is(looking.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
 		why = fmt.Errorf("no answer from the management API within %v", managementPatience)
 	}
 	if foreign, ok := errors.AsType[*live.ClusterError](why); ok {
-		return nil, nil, foreign
+		return nil, foreign
 	}
-	return m, why, nil
+	return why, nil
 }
 
 // Close closes an idle connection.
@@ -150,7 +193,11 @@ func (Undeclared) Topology() topology.Topology { return topology.Topology{} }
 // ManagementIfThere returns the broker's management API, or nil if it does not answer. In that case, functions that
 // need the API return an error.
 func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connection) (*public.Management, error) {
-	m, why, err := management(ctx, c, conn)
+	var m *live.Management
+	why, err := management(ctx, c, conn, func(_ context.Context, api *live.Management) error {
+		m = api
+		return nil
+	})
 	if err == nil && why == nil {
 		return live.Public[*public.Management](m), nil
 	}

@@ -112,6 +112,7 @@ func (r *destroyRun) destroy(ctx context.Context) (err error) {
 	if r.Given("messages") {
 		r.options.Messages = &r.messages
 	}
+	r.on.Reread()
 	return r.advised(r.Run(ctx, r))
 }
 

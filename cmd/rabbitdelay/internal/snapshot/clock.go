@@ -19,6 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/internal/channels"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
 const (
@@ -66,6 +67,8 @@ func narrow(readings []reading) (low, high time.Duration, ok bool) {
 
 // heard adds readings of a node's clock from one method.
 func (c *collector) heard(node, method string, readings ...reading) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.clocks[node] == nil {
 		c.clocks[node] = map[string][]reading{}
 	}
@@ -100,37 +103,35 @@ func estimate(ways map[string][]reading) *doctor.Clock {
 	return best
 }
 
-// dates asks the management API of each node for the node's name, and uses the time in the response. If a node's API
-// does not answer, its clock can still be measured over AMQP.
-func (c *collector) dates(ctx context.Context) {
-	if !c.managed {
-		return
-	}
-	ctx, stop := c.ask(ctx)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, sampleWait)
-	defer cancel()
-	var mu sync.Mutex
+// dates asks the management APIs of nodes for the node's name, and uses the time in the response. If a node's API does
+// not answer, its clock can still be measured over AMQP.
+func (c *collector) dates(ctx context.Context, nodes []*live.Management) {
 	var wg sync.WaitGroup
-	for _, m := range c.src.Management.Each() {
+	for _, m := range nodes {
 		wg.Go(func() {
 			var answer json.RawMessage
 			x, err := m.Call(ctx, http.MethodGet, "/api/overview?columns=node", nil, &answer)
-			if err != nil || x.Date.IsZero() {
+			if err != nil {
 				return
 			}
 			var overview struct {
 				Node string `json:"node"`
 			}
 			_ = json.Unmarshal(answer, &overview) // it is an empty list for a user without the monitoring tag
-			// The request's times are from this machine's clock, while Now may be offset by a test.
-			off := time.Until(c.src.Now())
-			mu.Lock()
-			defer mu.Unlock()
-			c.heard(overview.Node, methodDate, newReading(x.Sent.Add(off), x.Received.Add(off), x.Date, dateResolution))
+			c.date(overview.Node, x)
 		})
 	}
 	wg.Wait()
+}
+
+// date adds the reading of a node's clock from an answer of its management API.
+func (c *collector) date(node string, x live.RoundTrip) {
+	if x.Date.IsZero() {
+		return
+	}
+	// The request's times are from this machine's clock, while Now may be offset by a test.
+	off := time.Until(c.src.Now())
+	c.heard(node, methodDate, newReading(x.Sent.Add(off), x.Received.Add(off), x.Date, dateResolution))
 }
 
 // visit is a connection to a node, with an exclusive queue on that node. The broker keeps an exclusive queue on the
@@ -148,7 +149,6 @@ type visit struct {
 // measure compares the clock of each reachable node with this process's clock. If a node does not answer, measure
 // reports it in Unchecked and continues with the other nodes.
 func (c *collector) measure(ctx context.Context) error {
-	c.dates(ctx)
 	if c.src.SkipClock {
 		return nil
 	}
@@ -180,8 +180,22 @@ func (c *collector) measure(ctx context.Context) error {
 			c.snap.Blocked = reasons[i]
 		}
 	}
-	c.dates(ctx) // a second after the first time, which halves the uncertainty of a time in whole seconds
+	if c.managed && c.onlyDated() {
+		one, cancel := c.ask(ctx)
+		defer cancel()
+		c.dates(one, c.src.Management.Each()) // a second after the first time, which halves the uncertainty of a time in whole seconds
+	}
 	return nil
+}
+
+// onlyDated reports whether a node's clock is known only from dates of the management API.
+func (c *collector) onlyDated() bool {
+	for node, ways := range c.clocks {
+		if len(ways) == 1 && len(ways[methodDate]) > 0 && (node != "" || len(c.clocks) == 1) {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *collector) visits(ctx context.Context) []*visit {
@@ -256,7 +270,9 @@ func (c *collector) visit(ctx context.Context, n Node) *visit {
 		v.hangUp()
 		return v
 	}
-	if c.managed {
+	if c.snap.NodesComplete && len(c.snap.Nodes) == 1 {
+		v.node = c.snap.Nodes[0].Name
+	} else if c.managed {
 		one, cancel := c.ask(ctx)
 		defer cancel()
 		if q, err := c.src.Management.Queue(one, v.queue); err == nil && q != nil && q.Node != "" {

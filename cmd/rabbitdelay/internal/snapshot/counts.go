@@ -51,8 +51,9 @@ func (c *collector) counts(ctx context.Context) error {
 	for {
 		routes, held := c.outdated(time.Since(began))
 		waits := !c.src.Hasty && !c.disabled && !unread && time.Since(began) < uncountedFor && len(c.notCounted()) > 0
-		if len(routes)+len(held) == 0 && !waits {
-			if c.src.Hasty {
+		exhausted := c.exhausted() // then waiting does not help, because nothing can be read again
+		if len(routes)+len(held) == 0 && !waits || exhausted {
+			if c.src.Hasty || exhausted {
 				c.doubt()
 			}
 			c.reportNotCounted()
@@ -70,12 +71,7 @@ func (c *collector) counts(ctx context.Context) error {
 			}
 			unread = !answered
 		}
-		for _, name := range routes {
-			c.recount(ctx, name, false)
-		}
-		for _, name := range held {
-			c.recount(ctx, name, true)
-		}
+		c.recount(ctx, routes, held)
 		if err := c.count(ctx, held); err != nil {
 			return err
 		}
@@ -271,7 +267,10 @@ func (c *collector) consumers(ctx context.Context) {
 		} `json:"queue"`
 		Tag string `json:"consumer_tag"`
 	}
-	if len(kept) == 0 || !c.get(ctx, c.src.Management.InVhost("consumers")+"?columns=queue,consumer_tag", &list) {
+	if len(kept) == 0 {
+		return
+	}
+	if _, ok := c.get(ctx, c.src.Management.InVhost("consumers")+"?columns=queue,consumer_tag", &list); !ok {
 		return
 	}
 	for _, x := range list {
@@ -315,22 +314,34 @@ func (c *collector) doubt() {
 	}
 }
 
-// recount asks the management API again. For a route queue it keeps the lowest count, because a queue that messages
-// only pass through is sometimes empty.
-func (c *collector) recount(ctx context.Context, name string, held bool) {
-	ctx, cancel := c.ask(ctx)
-	defer cancel()
-	now, err := c.src.Management.Queue(ctx, name)
-	if err != nil || now == nil || now.Unknown() {
+// recount asks the management API again, once for all queues if there are several. For a route queue it keeps the lowest
+// count, because a queue that messages only pass through is sometimes empty.
+func (c *collector) recount(ctx context.Context, routes, held []string) {
+	names := slices.Concat(routes, held)
+	if len(names) == 0 {
 		return
 	}
-	q := c.snap.Live.Queues[name]
-	q.ReadyOnly = false
-	c.older[name] = now.Messages
-	if held || now.Messages < q.Messages {
-		q.Messages, q.Unacked, q.Leaving = now.Messages, now.Unacked, now.Leaving
+	ctx, cancel := c.ask(ctx)
+	defer cancel()
+	var found map[string]plan.Queue
+	if len(names) > 1 {
+		found, _ = c.src.Management.Queues(ctx) // if it fails, the earlier counts stay
+	} else if q, err := c.src.Management.Queue(ctx, names[0]); err == nil && q != nil {
+		found = map[string]plan.Queue{names[0]: *q}
 	}
-	c.snap.Live.Queues[name] = q
+	for _, name := range names {
+		now, there := found[name]
+		if !there || now.Unknown() {
+			continue
+		}
+		q := c.snap.Live.Queues[name]
+		q.ReadyOnly = false
+		c.older[name] = now.Messages
+		if slices.Contains(held, name) || now.Messages < q.Messages {
+			q.Messages, q.Unacked, q.Leaving = now.Messages, now.Unacked, now.Leaving
+		}
+		c.snap.Live.Queues[name] = q
+	}
 }
 
 // lookEvery is the interval at which watched delay queues are counted.

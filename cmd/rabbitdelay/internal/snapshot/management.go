@@ -17,25 +17,37 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// get reads a path of the management API, and reports whether it succeeded. A path that the user is not allowed to read
-// is not an error, and its data remains unknown. Other failures are added to Unchecked. The context is from ask.
-func (c *collector) get(ctx context.Context, path string, out any) bool {
-	_, err := c.src.Management.Call(ctx, http.MethodGet, path, nil, out)
+// get reads a path of the management API, and reports when the API answered and whether it succeeded. A path that the
+// user is not allowed to read is not an error, and its data remains unknown. Other failures are added to Unchecked.
+func (c *collector) get(ctx context.Context, path string, out any) (x live.RoundTrip, ok bool) {
+	x, err := c.src.Management.Call(ctx, http.MethodGet, path, nil, out)
 	if err != nil && !live.IsDenied(err) {
 		c.uncheckedf(doctor.AreaManagement, "the management API %s when asked for %s: %s", live.Failure(err), path, oneLine(err))
 	}
-	return err == nil
+	return x, err == nil
+}
+
+// alongside returns a collector for the data that is read while it is still unknown whether the management API belongs
+// to the broker. If it does, merge adds the data.
+func (c *collector) alongside() *collector {
+	return &collector{cfg: c.cfg, src: c.src, dialed: c.dialed, connected: c.connected, managed: true, clocks: map[string]map[string][]reading{}}
+}
+
+// merge adds the data of a collector from alongside.
+func (c *collector) merge(o *collector) {
+	c.snap.ExchangeTypes, c.snap.Flags, c.snap.Alarms = o.snap.ExchangeTypes, o.snap.Flags, o.snap.Alarms
+	c.snap.Nodes, c.snap.NodesComplete = o.snap.Nodes, o.snap.NodesComplete
+	c.snap.Clients, c.snap.BlockedConnections = o.snap.Clients, o.snap.BlockedConnections
+	c.snap.Unchecked = append(c.snap.Unchecked, o.snap.Unchecked...)
+	c.uncounted, c.disabled, c.clocks = o.uncounted, o.disabled, o.clocks
+	if !c.snap.NodesComplete {
+		c.snap.Nodes = nodesOf(c.snap.Live.Queues)
+	}
 }
 
 // management reads what only the management API has. It sends all requests concurrently, because a slow API takes
 // seconds for each of them.
-func (c *collector) management(ctx context.Context) error {
-	if !c.managed {
-		return nil
-	}
-	ctx, cancel := c.ask(ctx)
-	defer cancel()
-	already := len(c.snap.Unchecked)
+func (c *collector) management(ctx context.Context) {
 	var uncounted string
 	var wg sync.WaitGroup
 	wg.Go(func() { uncounted = c.overview(ctx) })
@@ -48,25 +60,27 @@ func (c *collector) management(ctx context.Context) error {
 		c.snap.Clients = nil
 	}
 	c.uncounted = cmp.Or(c.uncounted, uncounted)
-	slices.SortFunc(c.snap.Unchecked[already:], func(a, b doctor.Unchecked) int {
+	slices.SortFunc(c.snap.Unchecked, func(a, b doctor.Unchecked) int {
 		return cmp.Or(cmp.Compare(a.Area, b.Area), cmp.Compare(a.Why, b.Why))
 	})
-	return nil
 }
 
-// overview reads the exchange types. It returns why the broker does not count messages, or an empty string if the
+// overview reads the exchange types, and the clock of the node that answers. It returns why the broker does not count messages, or an empty string if the
 // broker counts them.
 func (c *collector) overview(ctx context.Context) (uncounted string) {
 	var overview struct {
 		Types []struct {
 			Name string `json:"name"`
 		} `json:"exchange_types"`
+		Node     string `json:"node"` // absent for a user without the monitoring tag
 		Rates    string `json:"rates_mode"`
 		Disabled bool   `json:"disable_stats"`
 	}
-	if !c.get(ctx, "/api/overview", &overview) {
+	x, ok := c.get(ctx, "/api/overview", &overview)
+	if !ok {
 		return ""
 	}
+	c.date(overview.Node, x)
 	c.snap.ExchangeTypes = []string{}
 	for _, t := range overview.Types {
 		c.snap.ExchangeTypes = append(c.snap.ExchangeTypes, t.Name)
@@ -83,7 +97,7 @@ func (c *collector) flags(ctx context.Context) {
 		Name  string `json:"name"`
 		State string `json:"state"`
 	}
-	if !c.get(ctx, "/api/feature-flags", &flags) {
+	if _, ok := c.get(ctx, "/api/feature-flags", &flags); !ok {
 		return
 	}
 	c.snap.Flags = make(map[string]bool, len(flags))
@@ -92,8 +106,7 @@ func (c *collector) flags(ctx context.Context) {
 	}
 }
 
-// nodes lists the nodes. The list is complete for users with the monitoring tag. Other users see only nodes that have
-// queues.
+// nodes lists the nodes, if the user has the monitoring tag.
 func (c *collector) nodes(ctx context.Context) {
 	var list []struct {
 		Name       string   `json:"name"`
@@ -104,7 +117,7 @@ func (c *collector) nodes(ctx context.Context) {
 		Files      []string `json:"config_files"` // absent for a node that is down
 		Uptime     int64    `json:"uptime"`       // milliseconds
 	}
-	if c.get(ctx, "/api/nodes?columns=name,running,partitions,mem_alarm,disk_free_alarm,config_files,uptime", &list) {
+	if _, ok := c.get(ctx, "/api/nodes?columns=name,running,partitions,mem_alarm,disk_free_alarm,config_files,uptime", &list); ok {
 		c.snap.NodesComplete = true
 		for _, n := range list {
 			c.snap.Nodes = append(c.snap.Nodes, doctor.Node{
@@ -112,10 +125,13 @@ func (c *collector) nodes(ctx context.Context) {
 				Uptime: time.Duration(n.Uptime) * time.Millisecond,
 			})
 		}
-		return
 	}
+}
+
+// nodesOf lists the nodes that have queues.
+func nodesOf(queues map[string]plan.Queue) (nodes []doctor.Node) {
 	var names []string
-	for _, q := range c.snap.Live.Queues {
+	for _, q := range queues {
 		names = append(names, q.Members...)
 		if q.Node != "" {
 			names = append(names, q.Node)
@@ -123,8 +139,9 @@ func (c *collector) nodes(ctx context.Context) {
 	}
 	slices.Sort(names)
 	for _, n := range slices.Compact(names) {
-		c.snap.Nodes = append(c.snap.Nodes, doctor.Node{Name: n})
+		nodes = append(nodes, doctor.Node{Name: n})
 	}
+	return nodes
 }
 
 // alarms reads the alarms from a health check that every user may read. The health check answers 503 with a list of the
@@ -169,7 +186,7 @@ func (c *collector) connections(ctx context.Context) {
 			Product string `json:"product"`
 		} `json:"client_properties"`
 	}
-	if !c.get(ctx, "/api/connections?columns=name,user_provided_name,state,connected_at,vhost,node,protocol,client_properties", &list) {
+	if _, ok := c.get(ctx, "/api/connections?columns=name,user_provided_name,state,connected_at,vhost,node,protocol,client_properties", &list); !ok {
 		return
 	}
 	c.snap.Clients = []doctor.Connection{}

@@ -90,7 +90,7 @@ func Take(ctx context.Context, cfg doctor.Config, src Source) (doctor.Snapshot, 
 	c.snap.Product, _ = conn.Properties["product"].(string)
 	c.snap.Version, _ = conn.Properties["version"].(string)
 
-	for _, step := range []func(context.Context) error{c.objects, c.management, c.probes, c.permissions, c.publishing, c.measure, c.standstill, c.counts, c.peek} {
+	for _, step := range []func(context.Context) error{c.objects, c.probes, c.permissions, c.publishing, c.measure, c.standstill, c.counts, c.peek} {
 		if err := step(ctx); err != nil {
 			return doctor.Snapshot{}, err
 		}
@@ -112,7 +112,7 @@ type collector struct {
 	managed           bool                            // whether the management API answers
 	disabled          bool                            // whether the broker's configuration disables its statistics
 	inspected         time.Time                       // when the management API was read
-	mu                sync.Mutex                      // guards asked and snap.Unchecked
+	mu                sync.Mutex                      // guards asked, clocks and snap.Unchecked
 	asked             time.Duration                   // total duration of the later requests to the management API
 	uncounted         string                          // why the broker does not count all published messages; empty if it does
 	clocks            map[string]map[string][]reading // by node and method of measurement
@@ -198,7 +198,7 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 // These limits keep a slow management API from preventing Take's checks over AMQP. Their sum is below 10 s, because
 // about that long after the start, commands and the console show what AMQP knows.
 const (
-	inspectionPatience = 5 * time.Second // for the first requests, which read all objects
+	inspectionPatience = 5 * time.Second // for the first requests, which are sent together
 	furtherPatience    = 4 * time.Second // for all later requests together
 )
 
@@ -218,6 +218,13 @@ func (c *collector) ask(ctx context.Context) (context.Context, context.CancelFun
 	}
 }
 
+// exhausted reports whether no time is left for further requests to the management API.
+func (c *collector) exhausted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked >= furtherPatience
+}
+
 func (c *collector) objects(ctx context.Context) error {
 	if c.src.Management != nil {
 		c.inspected = time.Now()
@@ -225,12 +232,20 @@ func (c *collector) objects(ctx context.Context) error {
 		defer cancel()
 		var found plan.State
 		var unread error
+		further := c.alongside()
 		var wg sync.WaitGroup // concurrently, because a slow API takes seconds for each request
 		wg.Go(func() { found, unread = c.src.Management.Inspect(one, c.cfg.Want) })
+		wg.Go(func() { further.management(one) })
+		if all := c.src.Management.Each(); len(all) > 1 { // otherwise management reads the only node's date
+			wg.Go(func() { further.dates(one, all) })
+		}
 		err := c.src.Management.SameCluster(one, c.conn)
+		if err != nil {
+			cancel()
+		}
 		wg.Wait()
 		err = cmp.Or(err, unread)
-		if err != nil && one.Err() != nil && ctx.Err() == nil {
+		if err != nil && errors.Is(one.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
 			err = fmt.Errorf("no answer within %v", inspectionPatience)
 		}
 		if _, foreign := errors.AsType[*live.ClusterError](err); foreign {
@@ -238,6 +253,7 @@ func (c *collector) objects(ctx context.Context) error {
 		}
 		if err == nil {
 			c.snap.Live, c.managed = found, true
+			c.merge(further)
 			return nil
 		}
 		c.uncheckedf(doctor.AreaManagement, "the management API %s; dead letters in transit, queues that are not in the file, and blocked connections were not checked: %s", live.Failure(err), oneLine(err))

@@ -99,6 +99,7 @@ const (
 	fresh    = 4 * time.Second  // the maximum age of an overview that is reused
 	patience = 20 * time.Second // the timeout of one survey of the broker, which may wait for up to three queues that do not answer
 	waiting  = 2 * time.Second  // how long to wait for a new overview if there is one that is not outdated
+	rating   = 5 * time.Second  // the timeout for the message rates, which are read at the same time as the rest
 	outdated = 3 * patience     // the age at which an overview is no longer shown; no survey takes longer
 	counted  = 10_000           // the limit of each count of tasks
 	peeked   = 20               // the number of messages peeked in each dead-letter queue
@@ -206,6 +207,12 @@ func (c *Core) survey(ctx context.Context, last *Overview) Overview {
 	if last != nil && last.Status.Broker != nil {
 		src.Before = &last.Status
 	}
+	var rates *Rates
+	noRates := false
+	var wg sync.WaitGroup
+	if o.Unmanaged = src.Broker.Management == nil; !o.Unmanaged {
+		wg.Go(func() { rates, noRates = readRates(ctx, src.Broker.Management) }) // a slow API takes seconds for each request
+	}
 	if o.Status, err = status.Take(ctx, src); err != nil {
 		o.addUnseen(status.AreaBroker, err)
 	}
@@ -227,9 +234,9 @@ func (c *Core) survey(ctx context.Context, last *Overview) Overview {
 			o.addUnseen(doctor.AreaDatabase, err)
 		}
 	}
-	o.Unmanaged = src.Broker.Management == nil
-	if !o.Unmanaged && o.Status.Broker.Managed() {
-		o.Rates, o.NoRates = readRates(ctx, src.Broker.Management)
+	wg.Wait()
+	if o.Status.Broker.Managed() {
+		o.Rates, o.NoRates = rates, noRates
 	}
 	c.warn(last, o)
 	return o
@@ -323,7 +330,7 @@ func readRates(ctx context.Context, m *live.Management) (r *Rates, none bool) {
 	var out struct {
 		Stats json.RawMessage `json:"message_stats"` // absent or an empty list until a message was counted
 	}
-	ctx, cancel := context.WithTimeout(ctx, waiting)
+	ctx, cancel := context.WithTimeout(ctx, rating)
 	defer cancel()
 	if _, err := m.Call(ctx, http.MethodGet, "/api/vhosts/"+url.PathEscape(m.Vhost()), nil, &out); err != nil {
 		return nil, false

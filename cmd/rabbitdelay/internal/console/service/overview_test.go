@@ -65,8 +65,8 @@ func TestReadRates(t *testing.T) {
 		none  bool
 	}{
 		`{"message_stats":{"publish_details":{"rate":2.5},"deliver_get_details":{"rate":1}}}`: {0, &Rates{2.5, 1}, false},
-		`{"message_stats":{"publish_details":{"rate":2.5}}}`:                                  {time.Second, &Rates{2.5, 0}, false},
-		`{"message_stats":{"publish_details":{"rate":0}}}`:                                    {3 * time.Second, nil, false},
+		`{"message_stats":{"publish_details":{"rate":2.5}}}`:                                  {3 * time.Second, &Rates{2.5, 0}, false},
+		`{"message_stats":{"publish_details":{"rate":0}}}`:                                    {6 * time.Second, nil, false},
 		`{"message_stats":[]}`: {0, nil, true},
 		`{"name":"/"}`:         {0, nil, true},
 		"<html>":               {0, nil, false},

@@ -123,7 +123,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	}
 	h := chain(handler, o.middleware)
 	if h == nil {
-		return nil, fmt.Errorf("%w: WithMiddleware: a middleware is nil, or returned no handler", ErrConfig)
+		return nil, fmt.Errorf("%w: WithMiddleware: a middleware is nil, or returned no handler, as Timeout does for a duration without a unit (write 30*time.Second instead of 30)", ErrConfig)
 	}
 	o.set.Handling = func(d *consume.Delivery) consume.Handling {
 		return &handling{hooks: c.hooks, handler: h, o: o, received: d, d: deliveryOf(d)}
@@ -168,7 +168,8 @@ func (c *Client) consumeOptions(queue string, opts []ConsumeOption) (*consumeOpt
 
 // wantHandler tells the caller what to pass to Consume in place of a nil handler.
 const wantHandler = "expected a function. JSON returns a nil handler if its function is nil, and schedule.Handler and idempotency.Handler return " +
-	"one if the function or the database is nil; for a pgx pool, use pgxtx.TaskHandler and pgxtx.IdempotentHandler"
+	"one if the function or the database is nil; for a pgx pool, use pgxtx.TaskHandler and pgxtx.IdempotentHandler. Timeout and " +
+	"WithLease need a duration with its unit, such as 30*time.Second instead of 30"
 
 // consumable returns an error if the queue cannot be consumed, whatever the options are.
 func (c *Client) consumable(queue string) error {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -31,9 +32,13 @@ func chain(h Handler, middleware []Middleware) Handler {
 
 // Timeout returns a Middleware that cancels the handler's context after d. If the handler then returns an error, the
 // attempt has failed. If it returns nil, the attempt has succeeded. A handler that ignores its context counts towards
-// WithConcurrency for as long as it runs. A d of 0 or less sets no limit.
+// WithConcurrency for as long as it runs. A d of 0 or less sets no limit. A d below a microsecond, such as Timeout(30),
+// has probably no unit, so the Middleware returns nil, which Consume refuses with an error that says so.
 func Timeout(d time.Duration) Middleware {
 	return func(next Handler) Handler {
+		if units.Duration(d) != "" {
+			return nil
+		}
 		if d <= 0 || next == nil {
 			return next
 		}

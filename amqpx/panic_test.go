@@ -222,13 +222,20 @@ func TestPanicsOfDialling(t *testing.T) {
 	})
 }
 
-// A nil middleware is refused before anything is consumed.
+// A nil middleware, and a Timeout without a unit, are refused before anything is consumed.
 func TestNilMiddleware(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		for _, mw := range []amqpx.Middleware{nil, func(amqpx.Handler) amqpx.Handler { return nil }} {
 			if err := c.Consume(t.Context(), "q", nothing, amqpx.WithMiddleware(mw)); !errors.Is(err, amqpx.ErrConfig) {
 				t.Errorf("Consume with a nil middleware: got %v, want ErrConfig", err)
+			}
+		}
+		for _, err := range []error{
+			c.Consume(t.Context(), "q", nothing, amqpx.WithMiddleware(amqpx.Timeout(30))), c.Consume(t.Context(), "q", amqpx.Timeout(30)(nothing)),
+		} {
+			if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), "Timeout") || !strings.Contains(err.Error(), "30*time.Second instead of 30") {
+				t.Errorf("Consume with Timeout(30): got %v, want ErrConfig with the unit", err)
 			}
 		}
 	})

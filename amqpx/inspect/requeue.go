@@ -13,6 +13,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -236,6 +237,10 @@ func (o *RequeueOptions) Validate(prefix string) error {
 		return bad("Filter.OlderThan", o.Filter.OlderThan, "0 or more")
 	case o.Filter.NewerThan < 0:
 		return bad("Filter.NewerThan", o.Filter.NewerThan, "0 or more")
+	case units.Duration(o.Filter.OlderThan) != "":
+		return fmt.Errorf("%w: requeue: Filter.OlderThan: %s", amqpx.ErrConfig, units.Duration(o.Filter.OlderThan))
+	case units.Duration(o.Filter.NewerThan) != "":
+		return fmt.Errorf("%w: requeue: Filter.NewerThan: %s", amqpx.ErrConfig, units.Duration(o.Filter.NewerThan))
 	case slices.ContainsFunc(o.Filter.Reasons, func(reason string) bool { return !slices.Contains(deadReasons, reason) }):
 		return bad("Reasons", strings.Join(o.Filter.Reasons, ", "), strings.Join(deadReasons, ", "))
 	case o.Discard && o.To != topology.Destination{}:

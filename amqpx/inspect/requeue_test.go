@@ -538,6 +538,7 @@ func TestRequeueRefuses(t *testing.T) {
 			{}, {Queue: "delay.bucket.1s"}, {Queue: "q", InFlight: -1}, {Queue: "q", InFlight: 1001}, {Queue: "q", Limit: -1}, {Queue: "q", Rate: -1},
 			{Queue: "q", To: topology.Destination{Queue: "q"}}, {Queue: "q", To: topology.Destination{Queue: "delay.parked"}},
 			{Queue: "q", Filter: inspect.DeadLetterFilter{OlderThan: -1}},
+			{Queue: "q", Filter: inspect.DeadLetterFilter{OlderThan: 30}}, {Queue: "q", Filter: inspect.DeadLetterFilter{NewerThan: 30}},
 		} {
 			if _, err := inspect.Requeue(t.Context(), c.Client, o); !errors.Is(err, amqpx.ErrConfig) {
 				t.Errorf("Requeue with %+v: got %v, want amqpx.ErrConfig", o, err)

@@ -110,6 +110,9 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 	case o.Spread > 0 && (a.verb == "cancel" || a.verb == "delete" || a.by != 0):
 		return bad("spread", o.Spread, "0: only tasks that are run, revived or moved to an absolute time can be spread")
 	}
+	if _, err := f.rowFilter(); err != nil {
+		return fmt.Errorf("%w: bulk %s: filter: %w", ErrConfig, a.verb, err)
+	}
 	if _, err := rows.ParseBulkPlace(string(o.After)); err != nil {
 		return fmt.Errorf("%w: bulk %s: after: %w", ErrConfig, a.verb, err)
 	}

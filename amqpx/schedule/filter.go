@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
@@ -41,8 +42,14 @@ type Filter struct {
 	Unheld bool
 }
 
-// rowFilter converts the filter for package rows. It returns an error for an unknown status.
+// rowFilter converts the filter for package rows. It returns an error for an unknown status, and for times that are
+// probably in the wrong unit: they would select all tasks or none.
 func (f Filter) rowFilter() (rows.Filter, error) {
+	for _, x := range []struct{ field, reason string }{{"DueFrom", units.Instant(f.DueFrom)}, {"DueTo", units.Instant(f.DueTo)}} {
+		if x.reason != "" {
+			return rows.Filter{}, fmt.Errorf("%s: %s", x.field, x.reason)
+		}
+	}
 	chosen := rows.Filter{
 		IDs: f.IDs, Queue: f.Queue, Exchange: f.Exchange, Status: string(f.Status), DueFrom: f.DueFrom, DueTo: f.DueTo,
 		IDPrefix: f.IDPrefix, Tag: f.Tag, UniqueKey: f.UniqueKey, Header: f.Header, HeaderValue: f.HeaderValue, Error: f.Error, ErrorLike: f.ErrorLike,

@@ -139,6 +139,7 @@ type handler struct {
 	given     sqldb.Dialect
 	txOpts    *sql.TxOptions
 	lease     time.Duration // the duration of LeaseHandler's lease
+	noUnit    bool          // whether the lease was given without its unit
 	onSkip    func(context.Context, *amqpx.Delivery, SkipReason)
 	onFailure func(context.Context, *amqpx.Delivery, error, bool, error)
 }

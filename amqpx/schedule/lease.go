@@ -9,6 +9,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/outage"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
@@ -33,9 +34,10 @@ const minLease = time.Second
 // WithLease sets the duration of LeaseHandler's lease. The default is 1 minute, the minimum 1 second. While the work
 // runs, the lease is renewed three times within its duration. After a crash, another process starts the work again when
 // the lease has ended. A short lease therefore means a short delay after a crash, while a long lease tolerates longer
-// outages of the database.
+// outages of the database. LeaseHandler returns nil for a d below a microsecond, such as WithLease(30), which has
+// probably no unit.
 func WithLease(d time.Duration) HandlerOption {
-	return func(h *handler) { h.lease = max(d, minLease) }
+	return func(h *handler) { h.lease, h.noUnit = max(d, minLease), units.Duration(d) != "" }
 }
 
 // LeaseHandler wraps fn for Client.Consume, like Handler, for work that does not fit into one transaction; see
@@ -43,13 +45,17 @@ func WithLease(d time.Duration) HandlerOption {
 // rescheduled. A second delivery during that time is snoozed until the current lease would end.
 //
 // LeaseHandler treats errors, panics, retries and dead letters like Handler. An attempt whose lease ends without an
-// outcome counts; see ErrPoison. WithGroup has no effect. If fn, the database or an option is nil, LeaseHandler
-// returns nil, and Consume reports the error.
+// outcome counts; see ErrPoison. WithGroup has no effect. If fn, the database or an option is nil, or if the lease has
+// no unit, LeaseHandler returns nil, and Consume reports the error.
 func LeaseHandler(db Database, fn LeaseFunc, opts ...HandlerOption) amqpx.Handler {
 	if fn == nil || sqldb.IsNil(db) || lacksOption(opts) {
 		return nil
 	}
-	return newLeaseHandler(sqldb.Of(db), fn, opts).handle
+	h := newLeaseHandler(sqldb.Of(db), fn, opts)
+	if h.noUnit {
+		return nil
+	}
+	return h.handle
 }
 
 func newLeaseHandler(db sqldb.DB, fn LeaseFunc, opts []HandlerOption) *leaseHandler {

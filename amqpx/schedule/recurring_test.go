@@ -250,7 +250,7 @@ func TestRecurringValidate(t *testing.T) {
 		"Cron":         func(r *Recurring) { r.Every = time.Hour },
 		"Every":        func(r *Recurring) { r.Cron, r.Every = "", 1500*time.Millisecond },
 		"TimeZone":     func(r *Recurring) { r.TimeZone = "Local" },
-		"End":          func(r *Recurring) { r.Start, r.End = time.Unix(2, 0), time.Unix(1, 0) },
+		"End":          func(r *Recurring) { r.Start, r.End = time.Unix(2e9, 0), time.Unix(2e9-1, 0) },
 		"Jitter":       func(r *Recurring) { r.Jitter = -1 },
 		"Misfire":      func(r *Recurring) { r.Misfire = "some" },
 		"MisfireLimit": func(r *Recurring) { r.MisfireLimit = -1 },

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -47,6 +48,9 @@ func TestWrongUnits(t *testing.T) {
 		"bulk to":              {bulk(BulkReschedule(seconds), BulkOptions{}), meant},
 		"bulk by":              {bulk(BulkRescheduleBy(30), BulkOptions{}), unit},
 		"bulk spread":          {bulk(BulkRunNow(), BulkOptions{Spread: 30}), unit},
+		"bulk filter":          {s.CheckBulk(Filter{DueFrom: seconds}, BulkRunNow(), BulkOptions{}), meant},
+		"count":                {func() error { _, err := s.Count(t.Context(), db, Filter{DueTo: millis}); return err }(), meant},
+		"microseconds":         {schedule(Task{DeliverAt: time.UnixMicro(1_800_000_000)}), meant},
 		"recurring from":       {recurring(Recurring{Start: seconds}), meant},
 		"recurring until":      {recurring(Recurring{End: millis}), meant},
 		"recurring and spread": {recurring(Recurring{Jitter: 30}), unit},
@@ -56,6 +60,13 @@ func TestWrongUnits(t *testing.T) {
 		}
 	}
 	check(t, schedule(Task{DeliverAt: time.UnixMilli(0)}))
+	work := func(context.Context, *amqpx.Delivery, string) (Func, error) { return nil, nil }
+	if LeaseHandler(db, work, WithLease(30)) != nil {
+		t.Error("LeaseHandler with WithLease(30): got a handler, want nil")
+	}
+	if LeaseHandler(db, work, WithLease(time.Millisecond)) == nil {
+		t.Error("LeaseHandler with a lease of 1 ms: got nil, want a handler with the shortest lease")
+	}
 }
 
 // New refuses the nil client of a failed Open, although the interface that contains it is not nil.

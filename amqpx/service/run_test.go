@@ -283,6 +283,7 @@ func TestOpenErrors(t *testing.T) {
 		"broker":   {file: fileOf(t, "broker: {url: 'amqp://shop:hunter2@127.0.0.1:1/'}"), want: []string{"open: ", "127.0.0.1:1"}},
 		"loggers":  {o: service.Options{Logger: slog.Default(), Zap: amqpx.SlogLogger(slog.DiscardHandler)}, want: []string{"both"}, is: config.ErrConfig},
 		"drain":    {o: service.Options{DrainTimeout: -1}, want: []string{"DrainTimeout"}, is: config.ErrConfig},
+		"unit":     {o: service.Options{DrainTimeout: 30}, want: []string{"DrainTimeout", "30*time.Second"}, is: config.ErrConfig},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 	"github.com/rabbitdelay/rabbitdelay/config"
@@ -96,6 +97,9 @@ func Open(ctx context.Context, o Options) (s *Service, err error) {
 	}
 	if o.DrainTimeout < 0 {
 		return nil, fmt.Errorf("%w: DrainTimeout: %s; expected 0 for the default, or more", config.ErrConfig, topology.FormatDuration(o.DrainTimeout))
+	}
+	if reason := units.Duration(o.DrainTimeout); reason != "" {
+		return nil, fmt.Errorf("%w: DrainTimeout: %s", config.ErrConfig, reason)
 	}
 	cfg, err := config.Load(config.Source{File: cmp.Or(o.File, os.Getenv(config.FileVariable))})
 	if err != nil {

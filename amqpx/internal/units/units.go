@@ -17,13 +17,20 @@ const (
 )
 
 // Instant returns why t is probably not the intended time, and which time may have been intended. It returns "" if t is
-// plausible.
+// plausible. The Unix epoch itself is plausible, because it is a due time that means immediately.
 func Instant(t time.Time) string {
-	s, ms := t.Unix(), t.UnixMilli()
+	s := t.Unix()
+	seconds := func(n int64, unit string) string {
+		return fmt.Sprintf("%s, which looks like seconds that were read as %s; was %s meant, time.Unix(%d, 0) in Go?",
+			written(t), unit, written(time.Unix(n, 0)), n)
+	}
 	switch {
 	case s < lastSecond/1000 && s >= firstSecond/1000:
-		return fmt.Sprintf("%s, which looks like seconds that were read as milliseconds; was %s meant, time.Unix(%d, 0) in Go?",
-			written(t), written(time.Unix(ms, 0)), ms)
+		return seconds(t.UnixMilli(), "milliseconds")
+	case s < lastSecond/1_000_000 && s >= firstSecond/1_000_000:
+		return seconds(t.UnixMicro(), "microseconds")
+	case s < lastSecond/1_000_000_000 && s >= firstSecond/1_000_000_000:
+		return seconds(t.UnixNano(), "nanoseconds")
 	case s >= firstSecond*1000 && s < lastSecond*1000:
 		return fmt.Sprintf("the year %d, which looks like milliseconds that were read as seconds; was %s meant, time.UnixMilli(%d) in Go?",
 			t.UTC().Year(), written(time.UnixMilli(s)), s)

@@ -24,6 +24,12 @@ func TestInstant(t *testing.T) {
 		"before the first second":      {time.UnixMilli(firstSecond - 1), ""},
 		"seconds as milliseconds":      {time.UnixMilli(now), seconds},
 		"milliseconds as microseconds": {time.UnixMicro(now * 1000), seconds},
+		"seconds as microseconds": {time.UnixMicro(now), "1970-01-01T00:29:55Z, which looks like seconds that were read as microseconds; " +
+			"was 2026-11-29T00:59:32Z meant, time.Unix(1795913972, 0) in Go?"},
+		"seconds as nanoseconds": {time.Unix(0, now), "1970-01-01T00:00:01Z, which looks like seconds that were read as nanoseconds; " +
+			"was 2026-11-29T00:59:32Z meant, time.Unix(1795913972, 0) in Go?"},
+		"the first minutes":            {time.Unix(lastSecond/1_000_000_000, 0), ""},
+		"the second day":               {time.Unix(lastSecond/1_000_000, 0), ""},
 		"March 1973":                   {time.UnixMilli(lastSecond), ""},
 		"milliseconds as seconds":      {time.Unix(now*1000, 0), millis},
 		"microseconds as milliseconds": {time.UnixMilli(now * 1_000_000), millis},

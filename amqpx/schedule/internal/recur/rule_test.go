@@ -30,7 +30,7 @@ func TestCheck(t *testing.T) {
 		"a long interval":     {func(s *rows.Schedule) { s.Cron, s.Every = "", rows.MaxEvery+time.Second }, "every: "},
 		"an unknown zone":     {func(s *rows.Schedule) { s.TimeZone = "Mars/Phobos" }, `time zone: "Mars/Phobos" is unknown`},
 		"this machine's zone": {func(s *rows.Schedule) { s.TimeZone = "Local" }, `time zone: "Local" is unknown`},
-		"no span":             {func(s *rows.Schedule) { s.Start, s.End = time.Unix(2, 0), time.Unix(1, 0) }, "end: "},
+		"no span":             {func(s *rows.Schedule) { s.Start, s.End = time.Unix(2e9, 0), time.Unix(2e9-1, 0) }, "end: "},
 		"a far start":         {func(s *rows.Schedule) { s.Start = time.UnixMilli(rows.MaxDue + 1) }, "end: expected times up to the year 9999"},
 		"a far end":           {func(s *rows.Schedule) { s.End = time.UnixMilli(rows.MaxDue + 1) }, "end: expected times up to the year 9999"},
 		"negative jitter":     {func(s *rows.Schedule) { s.Jitter = -1 }, "jitter: -1ns, expected 0 to 1d"},

@@ -70,7 +70,7 @@ type Filter struct {
 	IDPrefix  string `json:"id_prefix,omitempty"  query:"id_prefix"`
 	Tag       string `json:"tag,omitempty"        query:"tag"`
 	UniqueKey string `json:"unique_key,omitempty" query:"unique_key"`
-	Header    string `json:"header,omitempty"     query:"header"     doc:"Selects tasks with this header, name=value. Operators only."`
+	Header    string `json:"header,omitempty"     query:"header"     doc:"Selects tasks with the header name=value. Operators only."`
 	Error     string `json:"error,omitempty"      query:"error"      doc:"Selects tasks whose last error contains this text."`
 	ErrorLike string `json:"error_like,omitempty" query:"error_like" doc:"Selects tasks whose last error differs from this text only in numbers, ids and quoted parts. Use the error_like of a group of /task-errors."`
 }

@@ -44,7 +44,7 @@ type requeueRun struct {
 	report inspect.RequeueReport
 }
 
-// RequeueCommand returns the command requeue.
+// RequeueCommand returns the requeue command.
 func RequeueCommand(a *app.App) *cobra.Command {
 	r := &requeueRun{Consent: app.Consent{App: a}}
 	c := &cobra.Command{
@@ -84,7 +84,7 @@ func (r *requeueRun) choiceFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.Filter.Destinations, "destination", nil, "only messages for one of these destinations: a queue, or exchange:routing-key")
 	f.StringVar(&o.Filter.Error, "error", "", "only messages whose last error contains this text")
 	f.StringVar(&o.Filter.ErrorLike, "error-like", "", "only messages whose last error matches this text, apart from numbers, ids and quoted parts; \"rabbitdelay errors\" prints such texts")
-	f.StringVar(&r.header, "header", "", "only messages with this header, `name=value`")
+	f.StringVar(&r.header, "header", "", "only messages with the header `name=value`")
 	f.Var((*app.Duration)(&o.Filter.OlderThan), "older-than", "only messages that died at least this long ago")
 	f.Var((*app.Duration)(&o.Filter.NewerThan), "newer-than", "only messages that died at most this long ago")
 	r.Register(f, "show what would happen, and put all messages back")
@@ -204,8 +204,8 @@ func byFlag(err error) error {
 	return fmt.Errorf("--%s: %s; expected %s", cmp.Or(name, strings.ToLower(f.Field)), f.Given(), f.Want)
 }
 
-// Count counts the messages in the queue or the file. For discard, it counts the selected messages, and discard
-// removes no more than this number.
+// Count counts the messages in the queue or the file, and returns the question whether to send them. For discard, it
+// counts the selected messages, and discard removes no more than this number.
 func (r *requeueRun) Count(ctx context.Context) (q app.Question, err error) {
 	if r.ready, err = r.waiting(ctx); err != nil {
 		return q, err

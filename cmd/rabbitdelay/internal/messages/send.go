@@ -54,7 +54,7 @@ type sent struct {
 // sendBatch is the number of messages in one call to SendBatch.
 const sendBatch = 256
 
-// SendCommand returns the command send.
+// SendCommand returns the send command.
 func SendCommand(a *app.App) *cobra.Command {
 	s := &sender{App: a}
 	c := &cobra.Command{
@@ -78,7 +78,7 @@ creates missing delay queues and destination queues.`,
 	f.Var(&s.tolerance, "tolerance", "how much later a message may arrive if that saves hops on the broker")
 	f.StringVar(&s.body, "body", "", "the body; @file reads a file, - reads standard input")
 	f.StringVar(&s.message.ContentType, "content-type", "", "content type of the body")
-	f.StringArrayVar(&s.headers, "header", nil, "a header, `name=value`; repeatable")
+	f.StringArrayVar(&s.headers, "header", nil, "set the header `name=value`; repeatable")
 	f.IntVar(&s.count, "count", 1, "number of messages")
 	f.StringVar(&s.message.ID, "id", "", "message id; with --count N, id-1 to id-N; default: a new UUIDv7 for each")
 	f.Var(&s.timeout, "timeout", "give up after this time; default: broker.send_timeout for each batch of 256")

@@ -52,7 +52,7 @@ func (m *MessageFlags) Register(f *pflag.FlagSet, list string) {
 		m.properties = append(m.properties, property)
 		f.Var(property, p.Flag(), p.Help)
 	}
-	f.StringArrayVar(&m.headers, "header", nil, "a header, `name=value`; repeatable"+list)
+	f.StringArrayVar(&m.headers, "header", nil, "set the header `name=value`; repeatable"+list)
 	f.StringArrayVar(&t.Tags, "tag", nil, "a `tag` for finding the task; repeatable"+list)
 }
 

@@ -28,7 +28,7 @@ func (x *filterFlags) register(c *cobra.Command) {
 	f.StringVar(&chosen.Exchange, "exchange", "", "only tasks for this exchange")
 	f.StringVar(&chosen.Tag, "tag", "", "only tasks with this tag")
 	f.StringVar(&chosen.UniqueKey, "unique-key", "", "only tasks with this unique key")
-	f.StringVar(&x.header, "header", "", "only tasks with this header, `name=value`")
+	f.StringVar(&x.header, "header", "", "only tasks with the header `name=value`")
 	f.StringVar(&chosen.Error, "error", "", "only tasks whose last error contains this text")
 	f.StringVar(&chosen.ErrorLike, "error-like", "", `only tasks whose last error matches this text, apart from numbers, ids and quoted parts; "tasks errors" prints such texts`)
 	program.Choice(c, (*string)(&chosen.Status), "status", "", "only tasks with this status", string(schedule.StatusPending), string(schedule.StatusRunning), string(schedule.StatusDone),

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 )
 
-// Errors for use with errors.Is on the errors of Client's methods.
+// Errors that Client's methods return. Use errors.Is to check for them.
 var (
 	// ErrConfig is wrapped by every error about a configuration or an argument for which there is no more specific
 	// error.

@@ -41,7 +41,7 @@ type layout struct {
 	resolution time.Duration
 	radices    []int64
 	units      []int64 // the value of a 1 at each position, in resolutions
-	max        int64   // the largest number
+	max        int64   // the largest number that the digits can express, in resolutions
 }
 
 // defaultResolution returns the resolution that a layout has if its tag does not name one. With the clock layout, 10ms

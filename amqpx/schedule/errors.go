@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Errors for use with errors.Is on the errors that this package returns.
+// Errors that this package returns. Use errors.Is to check for them.
 var (
 	// ErrExists occurs when a task with the given id exists, in any status. *ExistsError wraps it.
 	// Set Task.Replace to overwrite the existing task.

@@ -16,7 +16,7 @@ func Internal(public any) *Management {
 	return internalOf(public)
 }
 
-// NewPublic is like NewManagement, but returns the client in the public type that wrap puts around it.
+// NewPublic is like NewManagement, but returns a value of the public type, which wrap creates from the client.
 func NewPublic[T any](cfg ManagementConfig, wrap func(*Management) T) (public T, err error) {
 	m, err := NewManagement(cfg)
 	if err != nil {

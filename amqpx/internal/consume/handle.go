@@ -16,7 +16,7 @@ import (
 type Handling interface {
 	// Start is called first. It returns the context for the handler and for End.
 	Start(ctx context.Context) context.Context
-	// Handle runs the handler. It may panic, and so may the methods of its error.
+	// Handle runs the handler. The handler may panic, and so may the methods of the error that it returns.
 	Handle(ctx context.Context) error
 	// ApplyPolicy returns the error to use in place of the handler's. If there is a policy, the error is marked with
 	// PolicyApplied.

@@ -45,7 +45,7 @@ func (d *doctorRun) fails(r doctor.Report) bool {
 	return r.Count(doctor.SeverityCritical) > 0 || d.failOn == string(doctor.SeverityWarning) && !r.Clean()
 }
 
-// DoctorCommand returns the command doctor. If doctor cannot inspect the broker, it exits with ExitUnseen, except
+// DoctorCommand returns the doctor command. If doctor cannot inspect the broker, it exits with ExitUnseen, except
 // after wrong usage.
 func DoctorCommand(a *app.App) *cobra.Command {
 	d := &doctorRun{App: a, standstill: app.Duration(doctorStandstill)}

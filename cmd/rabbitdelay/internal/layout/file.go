@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ValidateCommand returns the command validate.
+// ValidateCommand returns the validate command.
 func ValidateCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate",
@@ -63,7 +63,7 @@ type validated struct {
 	Schedules    int    `json:"schedules"`
 }
 
-// SchemaCommand returns the command schema, which prints the schema of the file.
+// SchemaCommand returns the schema command, which prints the schema of the file.
 func SchemaCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
@@ -92,7 +92,7 @@ type exporter struct {
 	user, passwordFile string
 }
 
-// ExportCommand returns the command export.
+// ExportCommand returns the export command.
 func ExportCommand(a *app.App) *cobra.Command {
 	x := &exporter{App: a}
 	c := &cobra.Command{

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
 
-// PlanCommand returns the command plan.
+// PlanCommand returns the plan command.
 func PlanCommand(a *app.App) *cobra.Command {
 	all := false
 	c := &cobra.Command{
@@ -92,7 +92,7 @@ type applied struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// ApplyCommand returns the command apply.
+// ApplyCommand returns the apply command.
 func ApplyCommand(a *app.App) *cobra.Command {
 	force := false
 	c := &cobra.Command{

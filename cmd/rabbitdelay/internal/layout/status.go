@@ -38,7 +38,7 @@ type statusRun struct {
 	amqpOnly bool
 }
 
-// StatusCommand returns the command status.
+// StatusCommand returns the status command.
 func StatusCommand(a *app.App) *cobra.Command {
 	r := &statusRun{App: a, interval: app.Duration(defaultWatch)}
 	c := &cobra.Command{

@@ -53,7 +53,7 @@ const (
 	ackTimeout = 5 * time.Second
 )
 
-// ConsumeCommand returns the command consume.
+// ConsumeCommand returns the consume command.
 func ConsumeCommand(a *app.App) *cobra.Command {
 	r := &receiver{App: a}
 	c := &cobra.Command{

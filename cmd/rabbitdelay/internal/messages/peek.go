@@ -26,7 +26,7 @@ import (
 // peekTimeout is the timeout for peeking at a queue.
 const peekTimeout = time.Minute
 
-// PeekCommand returns the command peek.
+// PeekCommand returns the peek command.
 func PeekCommand(a *app.App) *cobra.Command {
 	queue, limit := "", inspect.DefaultPeek
 	c := &cobra.Command{
@@ -126,7 +126,7 @@ type errorsRun struct {
 	o      deadletters.GroupOptions
 }
 
-// ErrorsCommand returns the command errors.
+// ErrorsCommand returns the errors command.
 func ErrorsCommand(a *app.App) *cobra.Command {
 	r := &errorsRun{App: a}
 	c := &cobra.Command{

@@ -31,7 +31,7 @@ type traceRun struct {
 	scopes []string
 }
 
-// TraceCommand returns the command trace.
+// TraceCommand returns the trace command.
 func TraceCommand(a *app.App) *cobra.Command {
 	r := &traceRun{App: a}
 	c := &cobra.Command{

@@ -41,7 +41,7 @@ type bridged struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// BridgeCommand returns the command bridge.
+// BridgeCommand returns the bridge command.
 func BridgeCommand(a *app.App) *cobra.Command {
 	r := &bridgeRun{App: a}
 	c := &cobra.Command{

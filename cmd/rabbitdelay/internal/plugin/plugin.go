@@ -191,7 +191,7 @@ func printDelayed(table *term.Table, e delayed) error {
 	return table.Flush()
 }
 
-// Command returns the command plugin.
+// Command returns the plugin command.
 func Command(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plugin",

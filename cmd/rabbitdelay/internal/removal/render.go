@@ -32,8 +32,8 @@ type group struct {
 	counts map[topology.Kind]int
 }
 
-// groups combines the objects that share a line. An object that contains messages, or does not belong to a layout, has
-// its own line.
+// groups combines the objects that share a line. A queue or exchange that contains messages, has consumers or does not
+// belong to a layout has its own line. If all is true, every object has.
 func (r Plan) groups(all bool) []*group {
 	var order []*group
 	groups := map[string]*group{}

@@ -26,7 +26,7 @@ type schedules struct {
 	app.Actor
 }
 
-// Command returns the command schedules.
+// Command returns the schedules command.
 func Command(a *app.App) *cobra.Command {
 	x := &schedules{App: a}
 	c := &cobra.Command{

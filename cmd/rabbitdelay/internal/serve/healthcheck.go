@@ -22,7 +22,7 @@ import (
 // healthTimeout is the timeout of a healthcheck. It is below Docker's default timeout of 30 s.
 const healthTimeout = 10 * time.Second
 
-// HealthCommand returns the command healthcheck.
+// HealthCommand returns the healthcheck command.
 func HealthCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "healthcheck [URL]",

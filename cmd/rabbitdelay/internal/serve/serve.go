@@ -42,7 +42,7 @@ type serveRun struct {
 	relay   relayPart
 }
 
-// Command returns the command serve.
+// Command returns the serve command.
 func Command(a *app.App) *cobra.Command {
 	r := &serveRun{App: a, relay: relayPart{App: a}}
 	c := &cobra.Command{

@@ -25,7 +25,7 @@ type usersRun struct {
 	role string
 }
 
-// UsersCommand returns the command users.
+// UsersCommand returns the users command.
 func UsersCommand(a *app.App) *cobra.Command {
 	r := &usersRun{App: a}
 	c := &cobra.Command{

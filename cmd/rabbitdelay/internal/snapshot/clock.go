@@ -46,7 +46,7 @@ func newReading(sent, received, shown time.Time, resolution time.Duration) readi
 	return reading{shown.Sub(received), shown.Add(resolution).Sub(sent)}
 }
 
-// The resolutions of the methods.
+// The resolution of a clock's reading depends on the method.
 const (
 	deathResolution     = time.Second // whole seconds
 	connectedResolution = time.Millisecond

@@ -49,7 +49,7 @@ type Status struct {
 	empty      bool
 }
 
-// measured contains the nodes' clocks and the time at which they were measured.
+// measured contains the nodes' clocks, the clocks that could not be measured, and the time of the measurement.
 type measured struct {
 	clocks    []doctor.Clock
 	unchecked []doctor.Unchecked

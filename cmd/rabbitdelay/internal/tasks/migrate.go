@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 )
 
-// MigrateCommand returns the command migrate.
+// MigrateCommand returns the migrate command.
 func MigrateCommand(a *app.App) *cobra.Command {
 	var db *string
 	printOnly := false

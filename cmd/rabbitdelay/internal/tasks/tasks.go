@@ -17,7 +17,7 @@ import (
 
 type tasks struct{ *app.App }
 
-// Command returns the command tasks.
+// Command returns the tasks command.
 func Command(a *app.App) *cobra.Command {
 	x := &tasks{a}
 	c := &cobra.Command{

@@ -111,7 +111,7 @@ type rowWriter struct {
 	csv    *csv.Writer
 }
 
-// begin sends the headers of the response and of the table.
+// begin writes the response headers and the beginning of the file: the column names in CSV, a bracket in JSON.
 func (o *rowWriter) begin() error {
 	o.begun = true
 	name := o.name
@@ -343,7 +343,7 @@ func (p *Pages) deadErrorsTable(r *request) (table, error) {
 	}}, nil
 }
 
-// timeOr returns the time at t, or the zero time if t is nil.
+// timeOr returns *t, or the zero time if t is nil.
 func timeOr(t *time.Time) time.Time {
 	if t == nil {
 		return time.Time{}

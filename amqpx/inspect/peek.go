@@ -107,7 +107,7 @@ func Peek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOption
 	}
 	before, err := countReady(ctx, conn, queue)
 	if err != nil {
-		return Peeked{}, fmt.Errorf("peek %s: %w", queue, mayNotRead(err))
+		return Peeked{}, fmt.Errorf("peek %s: %w", queue, channels.NeedsPermission("read", err))
 	}
 	p := Peeked{Queue: queue}
 	one, cancel := context.WithCancelCause(ctx)
@@ -119,7 +119,7 @@ func Peek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOption
 		err = why
 	}
 	if err != nil {
-		return Peeked{}, fmt.Errorf("peek %s: %w", queue, mayNotRead(err))
+		return Peeked{}, fmt.Errorf("peek %s: %w", queue, channels.NeedsPermission("read", err))
 	}
 	p.note(wire.Version(wire.Broker(conn)), o)
 	return p, nil

@@ -270,21 +270,6 @@ func mayNotWrite(err error) string {
 	return "this user is not allowed to write to the destination (403)"
 }
 
-// isForbidden reports whether a permission is missing. The broker uses the same code if another client consumes from
-// the queue exclusively.
-func isForbidden(err error) bool {
-	e, ok := errors.AsType[*amqp.Error](err)
-	return ok && e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "access to ")
-}
-
-// mayNotRead adds to the broker's refusal which permission is missing, because RabbitMQ before 3.11 does not say so.
-func mayNotRead(err error) error {
-	if !isForbidden(err) {
-		return err
-	}
-	return fmt.Errorf("%w; the user needs the permission to read the queue, see docs/permissions.md", err)
-}
-
 // whyStays describes why a destination refused a message.
 func whyStays(err error, dest topology.Destination) string {
 	switch {

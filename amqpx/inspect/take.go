@@ -119,8 +119,8 @@ func (t *taker) ask(ctx context.Context, request func() error) error {
 	if err != nil && one.Err() != nil && ctx.Err() == nil {
 		return unanswered(t.queue, syncTimeout)
 	}
-	if isForbidden(err) {
-		return mayNotRead(err)
+	if channels.IsForbidden(err) {
+		return channels.NeedsPermission("read", err)
 	}
 	if err != nil && t.ch.IsClosed() {
 		return fmt.Errorf("the broker closed the channel; the messages that were not sent are in the queue again: %w", err)

@@ -5,6 +5,7 @@ package channels
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"sync"
@@ -153,6 +154,22 @@ func LookAt[W, F any](conn Conn, wanted []W, look func(s *Session, w W) (name st
 func IsCode(err error, code int) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
 	return ok && e.Code == code
+}
+
+// IsForbidden reports whether the user lacks a permission. The broker uses the same code if another client consumes from
+// the queue exclusively.
+func IsForbidden(err error) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "access to ")
+}
+
+// NeedsPermission adds to a refusal of an operation on a queue which permission the user lacks: to read or to configure
+// it. RabbitMQ before 3.11 does not say so. Other errors are returned unchanged.
+func NeedsPermission(permission string, err error) error {
+	if !IsForbidden(err) {
+		return err
+	}
+	return fmt.Errorf("%w; the user needs the permission to %s the queue, see docs/permissions.md", err, permission)
 }
 
 // IsNameHeld reports whether a quorum queue could not be declared because its members found no leader. On a busy

@@ -9,14 +9,13 @@ import (
 	"os"
 	"os/user"
 	"strconv"
-	"strings"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/pflag"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/change"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/console"
+	"github.com/rabbitdelay/rabbitdelay/internal/channels"
 )
 
 // Change is a command that changes or removes something. Consent.Run calls its methods in this order.
@@ -142,8 +141,8 @@ func AdviseRepeat(err error) error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "access to ") {
-		return err // a permission is missing, so the command would fail again
+	if channels.IsForbidden(err) {
+		return err // the command would fail again
 	}
 	return fmt.Errorf("%w; run the command again to continue", err)
 }

@@ -28,6 +28,19 @@ func (f *fullDisk) Write(p []byte) (int, error) {
 	return f.Builder.Write(p)
 }
 
+// The error of consume names the missing permission: to read the queue, or to create it.
+func TestConsumeNamesTheMissingPermission(t *testing.T) {
+	for permission, queue := range map[amqptest.Permission]string{amqptest.PermissionRead: "orders", amqptest.PermissionConfigure: "new"} {
+		b := clitest.NewBroker(t, amqptest.Options{})
+		b.Fill(t, "orders", 1)
+		defer b.Deny("", permission, "^"+queue+"$")()
+		r := clitest.Expect(t, 1, "consume", "--queue", queue, "--url", b.URL)
+		if want := "the user needs the permission to " + string(permission) + " the queue, see docs/permissions.md"; !strings.Contains(r.Stderr, want) {
+			t.Errorf("consume --queue %s: got %s, want %q in it", queue, r, want)
+		}
+	}
+}
+
 func TestConsumeKeepsMessagesThatItCannotPrint(t *testing.T) {
 	for _, flags := range []string{"", "--json", "--count 9", "--count 9 --prefetch 1"} {
 		t.Run(flags, func(t *testing.T) {

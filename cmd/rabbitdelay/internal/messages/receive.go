@@ -49,7 +49,7 @@ func (r *receiver) ensureQueue(d *doorway) error {
 			continue
 		}
 		if _, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Table()); err != nil {
-			return fmt.Errorf("declaring queue %s: %w", q.Name, err)
+			return fmt.Errorf("declaring queue %s: %w", q.Name, channels.NeedsPermission("configure", err))
 		}
 		names = append(names, q.Name)
 	}
@@ -124,7 +124,7 @@ func (r *receiver) session(ctx context.Context, conn *amqp.Connection) error {
 	}
 	deliveries, err := live.ConsumeQueue(ch, r.queue, consumerTag)
 	if err != nil {
-		return fmt.Errorf("consuming from %s: %w", r.queue, err)
+		return fmt.Errorf("consuming from %s: %w", r.queue, channels.NeedsPermission("read", err))
 	}
 	defer func() { r.received -= int64(s.printed - s.acked) }() // these will be redelivered
 	open, err := r.takeAll(ctx, s, deliveries)

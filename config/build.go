@@ -307,7 +307,7 @@ func (c *Config) ownQueues() topology.Topology {
 	return own
 }
 
-// DescribePrevious returns the objects that the command retire deletes: the queues, exchanges and bindings of the
+// DescribePrevious returns the objects that the retire command deletes: the queues, exchanges and bindings of the
 // previous layouts that the current layout does not use, and the bindings of the file's destinations to these layouts.
 func (c *Config) DescribePrevious(s amqpx.Strategy) (topology.Topology, error) {
 	d, ok := s.(*drained)

@@ -182,7 +182,7 @@ func TestCLITasks(t *testing.T) {
 	})
 }
 
-// relaying runs the command serve until stop is called. stop returns the command's output.
+// relaying runs the serve command until stop is called. stop returns the command's output.
 func relaying(t *testing.T, args ...string) (stop func() suite.Ran) {
 	t.Helper()
 	at := broker.Shared(t, broker.Options{}).URL() // may skip the test, which is only allowed in the test's own goroutine

@@ -1,4 +1,4 @@
-// Package deadletters groups the messages of a whole queue by their errors, for the command errors, the console and the
+// Package deadletters groups the messages of a whole queue by their errors, for the errors command, the console and the
 // API.
 package deadletters
 

@@ -1,4 +1,4 @@
-// Package serve implements the long-running process, rabbitdelay serve, and the command users, which writes the file
+// Package serve implements the long-running process, rabbitdelay serve, and the users command, which writes the file
 // with the users who may log in.
 //
 //	serve.go        the serve command, its settings and its HTTP server

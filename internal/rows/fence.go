@@ -129,8 +129,9 @@ func (c Conn) find(ctx context.Context, id string, now int64, more string) (f Fo
 }
 
 // FindWorking reads a task that was sent to an exchange, for a handler that is about to work on it. On PostgreSQL it
-// marks the row, so that recalling the tasks of a paused destination skips it. It does not mark a task with a unique
-// key, because its handler locks it exclusively.
+// marks the row, so that recalling the tasks of a paused destination skips it. On MySQL and MariaDB, Recall sees the
+// effect that the handler records. FindWorking does not mark a task with a unique key, because its handler locks it
+// exclusively.
 func (c Conn) FindWorking(ctx context.Context, id string, now int64) (Found, error) {
 	if c.postgres() {
 		if f, err := c.find(ctx, id, now, " AND unique_key IS NULL"+c.lock(Working)); err != nil || f.Version != 0 {

@@ -161,15 +161,36 @@ func (c Conn) SpendGate(ctx context.Context, g *Gate) error {
 	return err
 }
 
+// TransactRecall runs do, which calls Recall, in a transaction. MySQL and MariaDB have no lock that several handlers can
+// share without deadlocks. There, the transaction reads what other transactions have not committed: a pending task whose
+// effect is recorded has a handler that has not committed yet. A handler that records its effect after this transaction
+// has looked for it, and before it commits, finds a new version when it ends, and is rolled back.
+func (db *DB) TransactRecall(ctx context.Context, do func(Conn) error) error {
+	c, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	opts := c.readCommitted()
+	if c.mysql() {
+		opts = &sql.TxOptions{Isolation: sql.LevelReadUncommitted}
+	}
+	return db.transact(ctx, db.DB, opts, do)
+}
+
 // Recall recalls tasks of a lane whose messages are on the broker and whose resend_at is at most until. The parameter
 // most limits their number, and those with the earliest resend_at come first. Each task gets a new version, so that its
-// message has no effect, and becomes unsent. Tasks whose rows are locked, for example by a handler, are skipped. Recall
-// returns the number of recalled tasks.
+// message has no effect, and becomes unsent. Recall skips tasks whose rows are locked, for example by a handler, and on
+// MySQL and MariaDB also tasks whose effect a handler has recorded. It returns the number of recalled tasks. It must be
+// called in a transaction of TransactRecall.
 func (c Conn) Recall(ctx context.Context, l Lane, until int64, most int, now int64) (int64, error) {
 	if err := c.WriteFirst(ctx); err != nil {
 		return 0, err
 	}
-	ids, err := c.texts(ctx, "SELECT id FROM "+c.from(ToResend)+" AND queue = ? AND exchange = ? AND resend_at <= ? ORDER BY resend_at LIMIT ?"+c.lock(SkipLocked), l.Queue, l.Exchange, until, most)
+	idle := ""
+	if c.mysql() && l.Exchange != "" {
+		idle = " AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects AS e WHERE e.task_id = id AND e.created_at = rabbitdelay_tasks.created_at AND e.version = rabbitdelay_tasks.version AND e.done_at IS NOT NULL)"
+	}
+	ids, err := c.texts(ctx, "SELECT id FROM "+c.from(ToResend)+" AND queue = ? AND exchange = ? AND resend_at <= ?"+idle+" ORDER BY resend_at LIMIT ?"+c.lock(SkipLocked), l.Queue, l.Exchange, until, most)
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}

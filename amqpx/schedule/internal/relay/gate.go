@@ -328,7 +328,7 @@ func (r *Relay) recall(ctx context.Context, l rows.Lane) error {
 			until = rows.MaxDue
 		}
 		var n int64
-		err := r.DB.Transact(ctx, func(c rows.Conn) (err error) {
+		err := r.DB.TransactRecall(ctx, func(c rows.Conn) (err error) {
 			n, err = c.Recall(ctx, l, until, r.Batch, now.UnixMilli())
 			return err
 		})

@@ -17,7 +17,7 @@ export GORACE ?= atexit_sleep_ms=100
 # share memory, and make test-all uses it for all packages. The inner packages of SQLite and bcrypt are not
 # instrumented. This is possible because they have no generic code, which would also be linked into other packages.
 WATCH = $(if $(RACE),$(RACE) -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='golang.org/x/crypto/blowfish=-race=false')
-SHARED := (/console/service|/rabbitdelay/internal/(codec|sqldb)|/amqpx(/amqptest|/idempotency|/internal/(declare|flow|header|lasthop|table|wire)|/pgxtx|/schedule|/schedule/internal/(pace|relay|sweep)|/service|/telemetry)?)$$$$
+SHARED := (/console/service|/rabbitdelay/internal/(codec|sqldb)|/amqpx(/amqptest|/idempotency|/internal/(declare|flow|header|duecheck|table|wire)|/pgxtx|/schedule|/schedule/internal/(polling|relay|sweep)|/service|/telemetry)?)$$$$
 
 # make lint includes vet. CI does not use cached results.
 GO_TEST = $(GO) test -vet=off $(if $(CI),-count=1) -timeout $(TEST_TIMEOUT) -parallel $(TEST_PARALLEL) -p

@@ -71,14 +71,6 @@ type Delivery struct {
 // sent.
 func (d *Delivery) DueSince() time.Time { return consume.DueSince(d.DueAt, d.Created, d.Timestamp) }
 
-// ReadDelivery converts a message that was received without Consume. It accepts any message, and treats headers of
-// an unexpected type as absent. prefix is the prefix of the delay objects, Strategy.Prefix.
-func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
-	d := deliveryOf(consume.Decode(raw, queue, prefix))
-	d.received = nil
-	return d
-}
-
 // deliveryOf returns a received message as its handler sees it.
 func deliveryOf(r *consume.Delivery) *Delivery {
 	return &Delivery{

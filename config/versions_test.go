@@ -8,7 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
 // Messages from each release since 0.1.0 can be read, because they may be on a broker during an upgrade. Each release
@@ -41,7 +41,7 @@ func TestMessagesOfEarlierReleases(t *testing.T) {
 				}
 				headers[name] = v
 			}
-			d := amqpx.ReadDelivery(amqp.Delivery{MessageId: "m", Headers: headers}, m.Queue, "delay")
+			d := inspect.ReadDeadLetter(amqp.Delivery{MessageId: "m", Headers: headers}, m.Queue, "delay")
 			if d.DueAt.UnixMilli() != m.Due {
 				t.Errorf("%s: a message with the headers %v is due at %d ms, want %d ms", file, m.Headers, d.DueAt.UnixMilli(), m.Due)
 			}

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/consume"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/internal/alike"
@@ -55,10 +56,23 @@ type DeadLetter struct {
 	Requeued time.Time
 }
 
+// read decodes a message that was received without Consume. It accepts any message, and treats headers of an unexpected
+// type as absent.
+func read(raw amqp.Delivery, queue, prefix string) *amqpx.Delivery {
+	d := consume.Decode(raw, queue, prefix)
+	return &amqpx.Delivery{
+		ID: d.ID, Queue: d.Queue, DueAt: d.DueAt, Attempt: d.Attempt, Snoozes: d.Snoozes, Version: d.Version, Created: d.Created,
+		Redelivered: d.Redelivered, Exchange: d.Exchange, RoutingKey: d.RoutingKey,
+		Body: raw.Body, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding, Type: raw.Type,
+		CorrelationID: raw.CorrelationId, ReplyTo: raw.ReplyTo, AppID: raw.AppId, Priority: raw.Priority,
+		Timestamp: d.Timestamp, Expiration: d.Expiration, UserID: d.UserID, DeliveryMode: d.DeliveryMode, Headers: d.Headers,
+	}
+}
+
 // ReadDeadLetter decodes a message that was received from a queue. The parameter prefix is the prefix of the delay
 // objects, as returned by Strategy.Prefix.
 func ReadDeadLetter(raw amqp.Delivery, queue, prefix string) DeadLetter {
-	l := DeadLetter{Delivery: amqpx.ReadDelivery(raw, queue, prefix), Died: raw.Timestamp, Requeued: header.Instant(raw.Headers, header.Requeued)}
+	l := DeadLetter{Delivery: read(raw, queue, prefix), Died: raw.Timestamp, Requeued: header.Instant(raw.Headers, header.Requeued)}
 	l.Error, _ = raw.Headers[header.Error].(string)
 	for _, a := range header.FailedAttempts(raw.Headers) {
 		text, _ := a.(string) // FailedAttempts returns only strings

@@ -2,6 +2,7 @@ package inspect_test
 
 import (
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -106,4 +107,19 @@ func FuzzReadDeadLetter(f *testing.F) {
 			t.Fatalf("a filter for messages older than an hour matches %+v, which has just died, want no match", l)
 		}
 	})
+}
+
+// ReadDeadLetter sets every field of a Delivery that does not belong to a consumer.
+func TestReadDeadLetterSetsEveryField(t *testing.T) {
+	raw := amqp.Delivery{
+		MessageId: "id", Redelivered: true, RoutingKey: "k", Exchange: "e", Body: []byte("b"), ContentType: "c", ContentEncoding: "g", Type: "t",
+		CorrelationId: "o", ReplyTo: "r", AppId: "a", Priority: 1, Timestamp: time.Unix(1, 0), Expiration: "1", UserId: "u", DeliveryMode: 2,
+		Headers: amqp.Table{header.Due: int64(1), header.Attempt: int64(2), header.Snoozes: int64(1), header.Version: int64(1), header.Created: int64(1)},
+	}
+	d := reflect.ValueOf(*inspect.ReadDeadLetter(raw, "q", "delay").Delivery)
+	for i := range d.NumField() {
+		if f := d.Type().Field(i); f.IsExported() && f.Name != "MaxAttempts" && d.Field(i).IsZero() {
+			t.Errorf("ReadDeadLetter: Delivery.%s: got the zero value, want the value in the message", f.Name)
+		}
+	}
 }

@@ -31,7 +31,7 @@ func Republish(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topol
 
 // passing returns the message that Republish sends.
 func passing(raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) inner.Copy {
-	p := copyOf(amqpx.ReadDelivery(raw, to.Queue, topology.DefaultPrefix), to)
+	p := copyOf(read(raw, to.Queue, topology.DefaultPrefix), to)
 	p.DeliverAt, p.ClockOffset = at, offset
 	p.As = &header.Properties{UserID: raw.UserId, DeliveryMode: amqp.Persistent, Timestamp: raw.Timestamp}
 	renewed := []string{header.Due, header.Lead, header.Absolute, header.ClockOffset, header.Attempt, header.Version, header.Created, header.Destination}

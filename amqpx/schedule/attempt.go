@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
@@ -177,7 +177,7 @@ func suspectLane(ctx context.Context) (release func(), err error) {
 // startLease marks the task as running, unless it is already running, and returns the time at which the task was
 // created. If the message may not take effect, it returns the reason as an error, such as a *skipError.
 func (h *handler) startLease(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (created int64, err error) {
-	defer pace.Wrote(h.db.DB)
+	defer polling.Wrote(h.db.DB)
 	f := fenceOf(d, now)
 	if err := c.StartRunning(ctx, f, now); err != nil {
 		return 0, err

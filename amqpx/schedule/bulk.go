@@ -135,7 +135,7 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 
 // CheckBulk returns the ErrConfig error that Bulk would return for these arguments, or nil if they are valid.
 func (s *Store) CheckBulk(f Filter, a BulkAction, o BulkOptions) error {
-	return a.validate(&f, &o, s.pace.Now())
+	return a.validate(&f, &o, s.poller.Now())
 }
 
 // BulkCount returns the number of tasks that Bulk would change now. It ignores BulkOptions.After. It returns

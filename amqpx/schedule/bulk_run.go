@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
@@ -132,7 +132,7 @@ func (r *bulkRun) pass(ctx context.Context, after rows.Place, first bool) error 
 		}
 		for batch := range slices.Chunk(page, r.opts.Batch) {
 			if r.done.place.ID != "" {
-				if err := pace.Sleep(ctx, r.opts.Pause); err != nil {
+				if err := polling.Sleep(ctx, r.opts.Pause); err != nil {
 					return err
 				}
 			}
@@ -184,7 +184,7 @@ func (r *bulkRun) full() bool { return r.opts.Limit > 0 && r.done.changed >= r.o
 func (r *bulkRun) chosen() rows.Filter {
 	now := r.began
 	if r.opts.Spread == 0 {
-		now = r.s.pace.Now()
+		now = r.s.poller.Now()
 	}
 	return r.action.narrow(r.filter, r.status, r.opts.Spread, now)
 }
@@ -287,7 +287,7 @@ func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *bulkDo
 	// Another transaction scheduled a task with the same unique key at the same time. The next try finds that task,
 	// unless further transactions keep scheduling and ending tasks with the key.
 	for try := 1; sqldb.Duplicate(err) && try < bulkTries; try++ {
-		if err = pace.Sleep(ctx, pace.Backoff(time.Millisecond, try-1, 100*time.Millisecond)); err == nil {
+		if err = polling.Sleep(ctx, polling.Backoff(time.Millisecond, try-1, 100*time.Millisecond)); err == nil {
 			err = r.s.db.Transact(ctx, once)
 		}
 	}

@@ -22,8 +22,8 @@ import (
 func (s *Store) goBy(now func() time.Time) {
 	began := now()
 	*s.db = *rows.Open(s.db.DB, sqldb.SQLite, now)
-	s.pace.Local = now
-	s.pace.Up = func() time.Duration { return now().Sub(began) }
+	s.poller.Local = now
+	s.poller.Up = func() time.Duration { return now().Sub(began) }
 }
 
 // ClockSkew reports the difference that its most precise measurement found, and ignores measurements that took longer.
@@ -33,7 +33,7 @@ func TestClockSkewIsReported(t *testing.T) {
 		s, db := openStore(t, nil, Config{Hooks: Hooks{ClockSkew: func(skew, _ time.Duration) { seen = skew }}})
 		defer func() { _ = db.Close() }()
 		takes := []time.Duration{time.Second, 10 * time.Millisecond, 5 * time.Second}
-		s.pace.Ask = func(context.Context) (time.Time, error) {
+		s.poller.Ask = func(context.Context) (time.Time, error) {
 			<-time.After(takes[0])
 			takes = takes[1:]
 			return time.Now().Add(time.Hour), nil
@@ -97,9 +97,9 @@ func TestRelayUsesTheDatabasesClock(t *testing.T) {
 			r := &recorder{}
 			s, db := openStore(t, r, Config{Horizon: time.Minute, PollInterval: time.Second, VirtualTime: true})
 			defer func() { _ = db.Close() }()
-			s.pace.Local = func() time.Time { return time.Now().Add(ahead) }
+			s.poller.Local = func() time.Time { return time.Now().Add(ahead) }
 			failing := 2
-			s.pace.Ask = func(context.Context) (time.Time, error) {
+			s.poller.Ask = func(context.Context) (time.Time, error) {
 				if failing--; failing >= 0 {
 					return time.Time{}, errors.New("not yet")
 				}
@@ -150,7 +150,7 @@ func TestRunEndsWithoutAClock(t *testing.T) {
 			}
 		}}})
 		defer func(db *sql.DB) { _ = db.Close() }(db)
-		s.pace.Ask = func(context.Context) (time.Time, error) { return time.Time{}, errors.New("down") }
+		s.poller.Ask = func(context.Context) (time.Time, error) { return time.Time{}, errors.New("down") }
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		check(t, s.Run(ctx))
@@ -168,7 +168,7 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 		s, db := openStore(t, r, Config{VirtualTime: true})
 		defer func() { check(t, db.Close()) }()
 		var ahead atomic.Int64
-		s.pace.Ask = func(context.Context) (time.Time, error) { return time.Now().Add(time.Duration(ahead.Load())), nil }
+		s.poller.Ask = func(context.Context) (time.Time, error) { return time.Now().Add(time.Duration(ahead.Load())), nil }
 		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(100 * time.Hour)}))
 		for _, x := range []time.Duration{26 * 365 * 24 * time.Hour, -26 * 365 * 24 * time.Hour, 25 * time.Hour} {
 			ahead.Store(int64(x))

@@ -50,11 +50,11 @@ package schedule
 // This package contains the public types, their conversions to and from rows, and the handlers. It contains no SQL and
 // no loop. Each of the packages under internal imports only packages that are above it in this list:
 //
-//	rows   (internal/rows) all SQL and the differences between dialects; knows nothing about messages
-//	pace   pauses, waking and the clock of Run's loops
-//	relay  claims tasks, publishes their messages and records the outcomes
-//	sweep  decides which tasks are sent again, and when
-//	recur  recurring tasks and their timetables; needs rows and pace only
+//	rows     (internal/rows) all SQL and the differences between dialects; knows nothing about messages
+//	polling  pauses, waking and the clock of Run's loops
+//	relay    claims tasks, publishes their messages and records the outcomes
+//	sweep    decides which tasks are sent again, and when
+//	recur    recurring tasks and their timetables; needs rows and polling only
 //
 // A task goes from write.go into rows and from there through relay to the broker. It
 // comes back as a message to handler.go, which checks it with fence.go before its effect.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
@@ -53,7 +53,7 @@ var (
 	ErrNoSender = errors.New("the store has no sender for tasks; pass a client to New")
 	// ErrClock occurs when the clocks of the database and of this process are more than a day apart.
 	// Run returns it when it starts. Health returns it if a clock was changed while Run runs.
-	ErrClock = pace.ErrClock
+	ErrClock = polling.ErrClock
 	// ErrNotRunning is returned by Health if the store's Run is not running.
 	ErrNotRunning = errors.New("the store's Run is not running")
 	// ErrCommit occurs when the commit of a handler's transaction failed, although it may have taken

@@ -156,7 +156,7 @@ func ExampleStore_ScheduleUnique() {
 		if err != nil {
 			panic(err)
 		}
-		fmt.Printf("edit after %v: %s, due %v after the first\n", sinceFirst, r.Outcome, r.DeliverAt.Sub(start).Round(time.Second))
+		fmt.Printf("edit after %v: %s, due %v after the first\n", sinceFirst, r.Outcome, r.DueAt.Sub(start).Round(time.Second))
 	}
 	// Output:
 	// edit after 0s: created, due 5s after the first

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/duecheck"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/outage"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
@@ -119,7 +119,7 @@ func newHandler(db sqldb.DB, fn Func, opts []HandlerOption) *handler {
 		o(h)
 	}
 	h.db = rows.Open(db, h.given, h.own)
-	h.clock = pace.NewClock(h.local, h.askClock, nil)
+	h.clock = polling.NewClock(h.local, h.askClock, nil)
 	if h.group > 1 {
 		h.gather = sqldb.NewGather(db, h.txOpts, h.group, h.together)
 	}
@@ -131,7 +131,7 @@ type handler struct {
 	fn    Func
 	local func() time.Time // this process's clock
 	own   func() time.Time // replaces the database's own clock; see WithDatabaseNow
-	clock *pace.Clock      // the database's clock
+	clock *polling.Clock   // the database's clock
 
 	group  int
 	gather *sqldb.Gather[piece] // nil: each task has its own transaction
@@ -333,7 +333,7 @@ func (h *handler) tooEarly(ctx context.Context, d *amqpx.Delivery) error {
 		return nil
 	}
 	if d.DueAt.Sub(h.clock.Now()) > clockSlack {
-		return &lasthop.EarlyError{Offset: h.clock.Offset()}
+		return &duecheck.EarlyError{Offset: h.clock.Offset()}
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
@@ -52,7 +52,7 @@ func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, 
 	if err != nil {
 		return err
 	}
-	pace.Wrote(s.db.DB)
+	polling.Wrote(s.db.DB)
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination,
 	if err != nil {
 		return err
 	}
-	pace.Wake(s.db.DB)
+	polling.Wake(s.db.DB)
 	return nil
 }
 
@@ -152,7 +152,7 @@ func (s *Store) setRateLimit(ctx context.Context, ex Executor, x RateLimit, conf
 	if err != nil {
 		return kept, err
 	}
-	pace.Wake(s.db.DB)
+	polling.Wake(s.db.DB)
 	return kept, nil
 }
 

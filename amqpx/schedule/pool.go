@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
@@ -20,15 +20,15 @@ func (s *Store) watchPool(ctx context.Context) {
 	if d, _ := s.db.Dialect(); d == sqldb.SQLite { // more connections would not help, because SQLite has only one writer
 		return
 	}
-	var w pace.PoolWatch
+	var w polling.PoolWatch
 	for {
 		if use, limited := pool.PoolUse(); limited {
 			if waiting, warn := w.Look(use, time.Now()); warn {
 				s.log.Warn("the database's pool has too few connections, which delays tasks; allow more connections (see docs/databases.md)",
-					zap.Int("connections", use.Max), zap.Float64("waiting_on_average", waiting), zap.Duration("over", pace.PoolInterval))
+					zap.Int("connections", use.Max), zap.Float64("waiting_on_average", waiting), zap.Duration("over", polling.PoolInterval))
 			}
 		}
-		if pace.Sleep(ctx, pace.PoolInterval) != nil {
+		if polling.Sleep(ctx, polling.PoolInterval) != nil {
 			return
 		}
 	}

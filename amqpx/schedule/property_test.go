@@ -93,7 +93,7 @@ func newWorld(t *rapid.T) *world {
 			}
 		}),
 	})
-	w.handler.db, w.handler.clock = w.store.db, w.store.pace.Clock
+	w.handler.db, w.handler.clock = w.store.db, w.store.poller.Clock
 	return w
 }
 

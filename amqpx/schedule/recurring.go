@@ -116,9 +116,9 @@ func (r Recurring) Validate() error {
 
 // Occurrence is one time at which a Recurring is due.
 type Occurrence struct {
-	ID        string    // the id of its task
-	At        time.Time // its time by the timetable, in the time zone of the Recurring
-	DeliverAt time.Time // At plus the jitter
+	ID    string    // the id of its task
+	At    time.Time // its time by the timetable, in the time zone of the Recurring
+	DueAt time.Time // At plus the jitter
 }
 
 // ParseOccurrence splits the id of an occurrence's task into the name of the Recurring and the time of

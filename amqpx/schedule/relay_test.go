@@ -417,7 +417,7 @@ func TestConfigBounds(t *testing.T) {
 func TestMaxSendsOfOne(t *testing.T) {
 	s, db := openStore(t, &recorder{}, Config{MaxSends: 1})
 	defer func() { _ = db.Close() }()
-	if err := s.Schedule(t.Context(), NoTx, Task{ID: "once", Queue: "q", DeliverAt: s.pace.Now()}); err != nil {
+	if err := s.Schedule(t.Context(), NoTx, Task{ID: "once", Queue: "q", DeliverAt: s.poller.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	if _, sent, err := s.relay.Step(t.Context()); sent != 1 || err != nil {

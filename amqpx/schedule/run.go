@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
@@ -30,13 +30,13 @@ func (s *Store) Run(ctx context.Context) error {
 	if s.sender == nil {
 		return ErrNoSender
 	}
-	defer s.pace.Begin(s.db.DB)()
+	defer s.poller.Begin(s.db.DB)()
 	s.faults.begin()
 	defer s.faults.end()
-	if err := s.pace.SetClock(ctx, s.cfg.PollInterval, s.reports("clock")); err != nil || ctx.Err() != nil {
+	if err := s.poller.SetClock(ctx, s.cfg.PollInterval, s.reports("clock")); err != nil || ctx.Err() != nil {
 		return err
 	}
-	if err := s.pace.Answered(ctx, s.db.CheckRights); err != nil {
+	if err := s.poller.Answered(ctx, s.db.CheckRights); err != nil {
 		return err
 	}
 	locked := s.setRateLimits(ctx, s.cfg.RateLimits)
@@ -46,15 +46,15 @@ func (s *Store) Run(ctx context.Context) error {
 	s.reports("recurring")(err)
 	var wg sync.WaitGroup
 	every := func(part string, interval time.Duration, do func() (pause time.Duration, err error)) {
-		wg.Go(func() { s.pace.Every(ctx, interval, s.reports(part), do) })
+		wg.Go(func() { s.poller.Every(ctx, interval, s.reports(part), do) })
 	}
 	wg.Go(func() {
-		for len(locked) > 0 && pace.Sleep(ctx, s.cfg.PollInterval) == nil {
+		for len(locked) > 0 && polling.Sleep(ctx, s.cfg.PollInterval) == nil {
 			locked = s.setRateLimits(ctx, locked)
 		}
 	})
 	wg.Go(func() { s.planner.Loop(ctx, s.reports("recurring")) })
-	for range s.pace.Workers(s.cfg.Workers) {
+	for range s.poller.Workers(s.cfg.Workers) {
 		wg.Go(func() { s.relay.Loop(ctx) })
 	}
 	every("sweep", s.cfg.SweepInterval, func() (time.Duration, error) {
@@ -63,10 +63,10 @@ func (s *Store) Run(ctx context.Context) error {
 	})
 	every("recall", s.cfg.PollInterval, func() (time.Duration, error) { return s.relay.Recall(ctx) })
 	every("purge", s.cfg.Retention.Every, func() (time.Duration, error) {
-		return s.pace.Rarely(s.cfg.Retention.Every), s.purge(ctx)
+		return s.poller.Rarely(s.cfg.Retention.Every), s.purge(ctx)
 	})
 	every("clock", s.cfg.clockInterval, func() (time.Duration, error) {
-		return s.cfg.clockInterval, s.pace.Adjust(ctx)
+		return s.cfg.clockInterval, s.poller.Adjust(ctx)
 	})
 	wg.Go(func() { s.relay.Beat(ctx) })
 	if !s.cfg.VirtualTime { // in virtual time, waiting for a connection takes no time, so there is nothing to measure
@@ -94,7 +94,7 @@ func (s *Store) Health() error { return s.faults.health() }
 // Wake makes this process's relays on the store's database poll for tasks now, and several times shortly afterwards,
 // because they cannot know when the caller's transaction commits. Schedule and the methods that change tasks do that
 // automatically.
-func (s *Store) Wake() { pace.Wake(s.db.DB) }
+func (s *Store) Wake() { polling.Wake(s.db.DB) }
 
 // Ping checks whether the database answers within patience. The statement reads no table.
 func (s *Store) Ping(ctx context.Context, patience time.Duration) error {
@@ -113,8 +113,8 @@ func (s *Store) listen(ctx context.Context) {
 	wake := func() {
 		polls = false
 		report(nil) // listening has started
-		s.pace.Listening.Store(true)
-		s.pace.Committed()
+		s.poller.Listening.Store(true)
+		s.poller.Committed()
 	}
 	for {
 		var err error
@@ -122,7 +122,7 @@ func (s *Store) listen(ctx context.Context) {
 		if p := guard.Call(s.log, "Listen of Config.Listener", func() { err = s.cfg.Listener.Listen(ctx, wake) }); p != nil {
 			err = p
 		}
-		s.pace.Listening.Store(false)
+		s.poller.Listening.Store(false)
 		if ctx.Err() != nil {
 			return
 		}
@@ -135,7 +135,7 @@ func (s *Store) listen(ctx context.Context) {
 			polls, pause, err = true, listenRetry, nil
 		}
 		report(err)
-		if pace.Sleep(ctx, pause) != nil {
+		if polling.Sleep(ctx, pause) != nil {
 			return
 		}
 	}
@@ -174,7 +174,7 @@ func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 // change of this process's clock has no effect. Due times, however, are computed with the clocks of the programs that
 // write tasks. If such a clock differs from the database's, that program's tasks are early or late by the difference.
 func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration, err error) {
-	best, err := s.pace.Measure(ctx)
+	best, err := s.poller.Measure(ctx)
 	return best.Skew, best.Uncertainty, err
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
@@ -102,7 +102,7 @@ func (x RecurringTasks) write(ctx context.Context, ex Executor, what string, do 
 		x.s.refresh(ctx, c)
 		return do(x.s.planner, c)
 	})
-	pace.Wrote(x.s.db.DB)
+	polling.Wrote(x.s.db.DB)
 	if err == nil {
 		return nil
 	}
@@ -204,7 +204,7 @@ func (x RecurringTasks) RunNow(ctx context.Context, ex Executor, name string) (i
 	if err != nil {
 		return "", err
 	}
-	x.s.pace.Due(x.s.db.DB, rows.Millis(now))
+	x.s.poller.Due(x.s.db.DB, rows.Millis(now))
 	return id, nil
 }
 

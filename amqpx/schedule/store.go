@@ -10,7 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/sweep"
@@ -36,7 +36,7 @@ type Store struct {
 	sender  Sender
 	cfg     Config
 	log     *zap.Logger
-	pace    *pace.Pace
+	poller  *polling.Poller
 	relay   *relay.Relay
 	sweeper *sweep.Sweeper
 	planner *recur.Planner
@@ -72,16 +72,16 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{db: rows.Open(sqldb.Of(db), sqldb.Dialect(cfg.Dialect), cfg.DatabaseNow), sender: sender, cfg: cfg, log: cfg.Logger}
-	s.pace = pace.New(pace.NewClock(cfg.Now, s.askClock, s.measured), cfg.PollInterval, max(cfg.Lease, time.Minute), cfg.VirtualTime)
+	s.poller = polling.New(polling.NewClock(cfg.Now, s.askClock, s.measured), cfg.PollInterval, max(cfg.Lease, time.Minute), cfg.VirtualTime)
 	s.relay = relay.New(relay.Config{
-		DB: s.db, Sender: sender, Pace: s.pace, Log: s.log, Report: s.reports("relay"), ReportRateLimit: s.reports("rate limit"),
+		DB: s.db, Sender: sender, Poller: s.poller, Log: s.log, Report: s.reports("relay"), ReportRateLimit: s.reports("rate limit"),
 		Horizon: cfg.Horizon, PollInterval: cfg.PollInterval, PublishTimeout: cfg.PublishTimeout, Lease: cfg.Lease, Grace: cfg.Grace,
 		Batch: cfg.Batch, BatchBytes: cfg.batchBytes, Workers: cfg.Workers, MaxSendFailures: cfg.MaxSendFailures, MaxSends: cfg.MaxSends,
 		Relayed: s.relayed, SendFailed: s.sendFailed,
 	})
 	s.sweeper = &sweep.Sweeper{Relay: s.relay, Interval: cfg.SweepInterval}
 	s.sweeper.Inspector, _ = sender.(QueueInspector)
-	s.planner = &recur.Planner{DB: s.db, Pace: s.pace, Log: s.log, MaxBody: cfg.MaxBody, CheckTask: relay.Check, Sendable: s.sendable}
+	s.planner = &recur.Planner{DB: s.db, Poller: s.poller, Log: s.log, MaxBody: cfg.MaxBody, CheckTask: relay.Check, Sendable: s.sendable}
 	return s, nil
 }
 
@@ -112,11 +112,11 @@ func (s *Store) nowIn(ctx context.Context, ex Executor) (time.Time, error) {
 // reason.
 func (s *Store) nowOn(ctx context.Context, c rows.Conn) time.Time {
 	s.refresh(ctx, c)
-	return s.pace.Now()
+	return s.poller.Now()
 }
 
 func (s *Store) refresh(ctx context.Context, c rows.Conn) {
-	s.pace.Refresh(ctx, c.Clock)
+	s.poller.Refresh(ctx, c.Clock)
 }
 
 // sendable returns why the sender would reject a task, or nil.
@@ -165,7 +165,7 @@ const worthLogging = time.Second
 func (s *Store) reports(part string) func(error) {
 	return func(err error) {
 		err = sqldb.Explain(err)
-		log, ended := s.faults.setOutcome(part, err, s.pace.Local())
+		log, ended := s.faults.setOutcome(part, err, s.poller.Local())
 		if err == nil {
 			if ended > worthLogging {
 				s.log.Info("schedule: "+part+" works again", zap.String("failed_for", topology.FormatDuration(ended)))

@@ -58,8 +58,8 @@ type UniqueResult struct {
 	// ID is the id of the pending task. After UniqueRefused it is the id of the task that is running or
 	// was done.
 	ID string
-	// DeliverAt is when the pending task is due. It is zero after UniqueRefused.
-	DeliverAt time.Time
+	// DueAt is when the pending task is due. It is zero after UniqueRefused.
+	DueAt time.Time
 	// Until is when the cooldown ends. It is set only after UniqueRefused, and is zero while the task is running.
 	Until time.Time
 }
@@ -104,7 +104,7 @@ func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Uniqu
 		return UniqueResult{}, err
 	}
 	if result.Outcome != UniqueKept && result.Outcome != UniqueRefused {
-		s.pace.Due(s.db.DB, rows.Millis(result.DeliverAt))
+		s.poller.Due(s.db.DB, rows.Millis(result.DueAt))
 	}
 	return result, nil
 }
@@ -223,7 +223,7 @@ func (x uniqueCall) created(ctx context.Context) (UniqueResult, error) {
 	if refused.Outcome != "" {
 		return refused, nil // run then rolls back the insertion
 	}
-	return UniqueResult{Outcome: UniqueCreated, ID: x.t.ID, DeliverAt: time.UnixMilli(rows.Millis(x.t.DeliverAt))}, x.c.WriteTags(ctx, x.t)
+	return UniqueResult{Outcome: UniqueCreated, ID: x.t.ID, DueAt: time.UnixMilli(rows.Millis(x.t.DeliverAt))}, x.c.WriteTags(ctx, x.t)
 }
 
 // merge merges the task with the pending task that has the same key. It returns the zero result if the pending task has
@@ -247,7 +247,7 @@ func (x uniqueCall) merge(ctx context.Context, h rows.Holder) (UniqueResult, err
 	default:
 		result.Outcome, a = UniqueKept, rows.Touch(x.now(ctx))
 	}
-	result.DeliverAt = time.UnixMilli(due)
+	result.DueAt = time.UnixMilli(due)
 	changed, err := x.c.ChangeHolder(ctx, h, a)
 	if err != nil || !changed {
 		return UniqueResult{}, err

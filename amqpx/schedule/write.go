@@ -62,7 +62,7 @@ func (s *Store) ScheduleBatch(ctx context.Context, ex Executor, tasks []Task) er
 	}
 	if err == nil {
 		first := slices.MinFunc(list, func(a, b *rows.Task) int { return a.DeliverAt.Compare(b.DeliverAt) })
-		s.pace.Due(s.db.DB, rows.Millis(first.DeliverAt))
+		s.poller.Due(s.db.DB, rows.Millis(first.DeliverAt))
 	}
 	return err
 }
@@ -197,7 +197,7 @@ func (s *Store) move(ctx context.Context, ex Executor, id, action string, want S
 	}
 	err := s.change(ctx, ex, id, action, want, func(now int64) rows.Assignment { return rows.DueAt(due, now) })
 	if err == nil {
-		s.pace.Due(s.db.DB, due)
+		s.poller.Due(s.db.DB, due)
 	}
 	return err
 }

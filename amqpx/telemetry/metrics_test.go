@@ -11,7 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/duecheck"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -29,7 +29,7 @@ func TestMetricsOfMessages(t *testing.T) {
 			switch {
 			case d.ID == "early" && early: // as schedule's handlers decide by the database's clock
 				early = false
-				return &lasthop.EarlyError{Offset: -time.Minute}
+				return &duecheck.EarlyError{Offset: -time.Minute}
 			case d.ID == "panics":
 				panic("oh")
 			case d.ID == "rejected":

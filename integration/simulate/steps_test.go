@@ -231,7 +231,7 @@ func (w *world) unique(ctx context.Context, p *process, s step, payload string) 
 		return err
 	})
 	if e.err == nil {
-		e.what, e.id, e.due = string(r.Outcome), r.ID, w.fromDB(r.DeliverAt)
+		e.what, e.id, e.due = string(r.Outcome), r.ID, w.fromDB(r.DueAt)
 		w.note(*e)
 		if r.Outcome == schedule.UniqueRefused && !w.fromDB(r.Until).After(e.at) {
 			w.violationf("task %s was refused although the cooldown of %s ended at %v", i.ID, r.ID, w.fromDB(r.Until).Sub(w.epoch))

@@ -213,7 +213,7 @@ func (x uniqueRows) do(task schedule.Task, u schedule.Unique, want schedule.Uniq
 	if r.Outcome != want {
 		x.t.Errorf("got %+v, want Outcome = %s", r, want)
 	}
-	if r.Outcome != schedule.UniqueRefused && !r.DeliverAt.Equal(taskOf(x.t, x.s, r.ID).DeliverAt) {
+	if r.Outcome != schedule.UniqueRefused && !r.DueAt.Equal(taskOf(x.t, x.s, r.ID).DeliverAt) {
 		x.t.Errorf("got %+v, want DeliverAt = %v, the due time in the row", r, taskOf(x.t, x.s, r.ID).DeliverAt)
 	}
 	return r
@@ -252,7 +252,7 @@ func (x uniqueRows) merges() {
 		t.Errorf("after a push back: got %+v, want the old body and tags, Version = 2, Attempts = 0 and Sends = 0", got)
 	}
 	x.wear()
-	if r := x.do(keyed(time.Hour), push, schedule.UniquePushedBack); !r.DeliverAt.Equal(got.CreatedAt.Add(push.MaxWait)) {
+	if r := x.do(keyed(time.Hour), push, schedule.UniquePushedBack); !r.DueAt.Equal(got.CreatedAt.Add(push.MaxWait)) {
 		t.Errorf("pushing back beyond MaxWait: got %+v, want DeliverAt %v after %v", r, push.MaxWait, got.CreatedAt)
 	}
 	x.wear()
@@ -315,7 +315,7 @@ func (x uniqueRows) cools() {
 	suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Version: 1, DueAt: task.DeliverAt}))
 	until := taskOf(t, x.s, id).FinishedAt.Add(time.Hour)
 	for _, r := range []schedule.UniqueResult{<-result, x.do(keyed(0), hour, schedule.UniqueRefused)} {
-		if r.Outcome != schedule.UniqueRefused || r.ID != id || !r.Until.Equal(until) || !r.DeliverAt.IsZero() {
+		if r.Outcome != schedule.UniqueRefused || r.ID != id || !r.Until.Equal(until) || !r.DueAt.IsZero() {
 			t.Errorf("got %+v, want a refusal until %v because of task %s", r, until, id)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/duecheck"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -59,7 +59,7 @@ type Consumers struct {
 	cfg    Config
 	link   *wire.Link[*Session]
 	pauses *pauses
-	clocks lasthop.Judge
+	clocks duecheck.Judge
 	clock  brokerClock
 	began  time.Time // when it was created, with a monotonic clock reading
 

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/duecheck"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
 
@@ -45,7 +45,7 @@ func dispose(act action, reason string, err error) disposition {
 func dispositionOf(err error) (p disposition, asks bool) {
 	retry, retryIn := errors.AsType[*RetryInError](err)
 	snooze, snoozed := errors.AsType[*SnoozeError](err)
-	early, tooEarly := errors.AsType[*lasthop.EarlyError](err)
+	early, tooEarly := errors.AsType[*duecheck.EarlyError](err)
 	_, requeued := errors.AsType[*RequeueError](err)
 	_, rejected := errors.AsType[*RejectError](err)
 	p = disposition{act: actRetry, err: err}

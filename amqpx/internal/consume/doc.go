@@ -6,7 +6,7 @@
 //
 //   - decode: a received message becomes a Delivery (delivery.go).
 //   - check: decides when its handler may start. A message that is early by its lead is held. One that is far too early
-//     is sent back for the rest of its delay (due.go, brokerclock.go; package lasthop has the rules). A redelivery
+//     is sent back for the rest of its delay (due.go, brokerclock.go; package duecheck has the rules). A redelivery
 //     waits while an earlier delivery of the same message is handled (duplicates.go). Immediately before its handler,
 //     checkHistory stops messages that cannot be read, that exceeded the broker's consumer timeout or that were
 //     delivered too often.

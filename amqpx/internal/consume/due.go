@@ -6,8 +6,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/duecheck"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -15,7 +15,7 @@ import (
 type dueCheck struct {
 	at     time.Time     // when the handler may start
 	early  bool          // the delivery must be sent back to the broker at that time, because it will still be too early
-	doubt  bool          // the start time may turn out to be earlier: see lasthop.Decision
+	doubt  bool          // the start time may turn out to be earlier: see duecheck.Decision
 	offset time.Duration // the clock that its due time was computed with, minus this process's clock
 }
 
@@ -39,13 +39,13 @@ func (k *Consumer) checkAgain(d *Delivery) {
 	}
 }
 
-func (k *Consumer) decide(a lasthop.Arrival) lasthop.Decision {
+func (k *Consumer) decide(a duecheck.Arrival) duecheck.Decision {
 	return k.all.clocks.Wait(a, k.all.cfg.Now(), time.Since(k.all.began))
 }
 
 // arrivalOf reads the times in a message's headers. It treats implausible values as absent.
-func arrivalOf(raw *amqp.Delivery) lasthop.Arrival {
-	a := lasthop.Arrival{Sent: raw.Timestamp, Due: header.Instant(raw.Headers, header.Due)}
+func arrivalOf(raw *amqp.Delivery) duecheck.Arrival {
+	a := duecheck.Arrival{Sent: raw.Timestamp, Due: header.Instant(raw.Headers, header.Due)}
 	if lead, ok := header.Integer(raw.Headers, header.Lead); ok && lead > 0 && lead <= topology.MaxLead.Milliseconds() {
 		a.Lead = time.Duration(lead) * time.Millisecond
 	}

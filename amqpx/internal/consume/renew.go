@@ -7,9 +7,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/duecheck"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -48,7 +48,7 @@ const (
 const maxRenewals = wire.Window
 
 // isWorn reports whether a message must be renewed. The parameter w is the decision about its start time.
-func (d *Delivery) isWorn(w lasthop.Decision) bool {
+func (d *Delivery) isWorn(w duecheck.Decision) bool {
 	_, unreadable := d.Headers[header.Unreadable]
 	switch {
 	case unreadable || w.Return && w.Wait == 0: // such a message is replaced immediately anyway

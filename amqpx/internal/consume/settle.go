@@ -7,9 +7,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/duecheck"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/internal/wait"
 )
@@ -46,12 +46,12 @@ func (k *Consumer) settle(ctx context.Context, d *Delivery, p disposition) Outco
 		}
 		return Requeued
 	case actReturn:
-		if p.err != nil && d.returned >= lasthop.Patience {
+		if p.err != nil && d.returned >= duecheck.Patience {
 			// This process's clock says that the message is early. If the broker's clock is ahead, the broker would
 			// deliver the message again and again. No header can tell the next consumer about that difference, so the
 			// message has to wait in this consumer.
 			rest := d.DueAt.Add(-p.offset).Sub(k.all.cfg.Now())
-			k.linger(d, min(max(rest, 0), lasthop.MaxHold))
+			k.linger(d, min(max(rest, 0), duecheck.MaxHold))
 		}
 	}
 	return k.replace(ctx, d, k.replacement(d, p))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/table"
 	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -19,7 +20,7 @@ const (
 	Due         = OwnPrefix + "due"          // int64: the due time
 	Attempt     = OwnPrefix + "attempt"      // int64: from 2 on; absent on the first delivery
 	Snoozes     = OwnPrefix + "snoozes"      // int64: from 1 on; absent on a message that was never snoozed
-	Lead        = OwnPrefix + "lead"         // int64: how many ms before its due time the message may reach its consumer, which holds it; absent for 0
+	Lead        = naming.HeaderLead          // int64: how many ms before its due time the message may reach its consumer, which holds it; absent for 0
 	Absolute    = OwnPrefix + "absolute"     // bool: true if the publisher asked for an absolute time; absent for a delay
 	ClockOffset = OwnPrefix + "clock-offset" // int64: ms by which the clock that the due time was computed with is ahead of the publisher's; absent if it is behind, or less than 20 ms ahead
 	Returned    = OwnPrefix + "returned"     // int64: number of times that consumers sent the message back as too early; absent for 0
@@ -27,7 +28,7 @@ const (
 	Delivered   = OwnPrefix + "deliveries"   // int64: on a renewed message, number of earlier deliveries in which it may have been handled
 	Version     = OwnPrefix + "version"      // int64: the task's version; absent without a task
 	Created     = OwnPrefix + "created"      // int64: when the task's row was written; absent without a task
-	Destination = OwnPrefix + "destination"  // string: exchange:routing-key for a message to an exchange; for other messages the queue, on dead letters only
+	Destination = naming.HeaderDestination   // string: exchange:routing-key for a message to an exchange; for other messages the queue, on dead letters only
 
 	// Exchange and RoutingKey are set on the retries and the dead letter of a message that was published to an exchange:
 	// they are that exchange and its routing key.
@@ -45,11 +46,11 @@ const (
 	Attempts = OwnPrefix + "attempts" // array of strings, on retries and dead letters: "time error" for each of the last 32 attempts
 
 	// Unreadable and Raw replace headers that amqp091 cannot decode; see package table.
-	Unreadable = table.HeaderUnreadable
+	Unreadable = naming.HeaderUnreadable
 	Raw        = table.HeaderRaw
 
 	// OwnPrefix is the prefix of these names.
-	OwnPrefix = table.OwnPrefix
+	OwnPrefix = naming.HeaderPrefix
 )
 
 // Values of Reason.

@@ -9,16 +9,15 @@ import (
 	"net"
 	"strings"
 	"sync/atomic"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 )
 
 // These headers replace a message's own headers if amqp091 cannot read them; see Reader.
 const (
-	HeaderUnreadable = "rabbitdelay-unreadable"  // string: the reason
-	HeaderRaw        = "rabbitdelay-raw-headers" // bytes: the headers as the broker sent them
+	HeaderUnreadable = naming.HeaderUnreadable             // string: the reason
+	HeaderRaw        = naming.HeaderPrefix + "raw-headers" // bytes: the headers as the broker sent them
 )
-
-// OwnPrefix is the prefix of the names of rabbitdelay's own headers.
-const OwnPrefix = "rabbitdelay-"
 
 // Reader is a connection below amqp091. amqp091 closes the connection when it receives headers that it cannot read,
 // because they are nested too deeply, too many or longer than a frame. It would do so again at each redelivery. Reader
@@ -201,10 +200,10 @@ func rewritten(frame, headers, rest []byte, limit int, why error) []byte {
 // kept reports whether a header is kept even if the message's headers cannot be read.
 func kept(name string) bool {
 	switch name {
-	case HeaderUnreadable, HeaderRaw, OwnPrefix + "reason":
+	case HeaderUnreadable, HeaderRaw, naming.HeaderPrefix + "reason":
 		return false
 	}
-	return strings.HasPrefix(name, OwnPrefix) || strings.HasPrefix(name, "x-")
+	return strings.HasPrefix(name, naming.HeaderPrefix) || strings.HasPrefix(name, "x-")
 }
 
 func appendField(b []byte, name string, kind byte, value []byte) []byte {

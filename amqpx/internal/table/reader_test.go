@@ -10,10 +10,12 @@ import (
 	"testing/iotest"
 
 	"pgregory.net/rapid"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 )
 
 // destination is a header that rabbitdelay reads.
-const destination = OwnPrefix + "destination"
+const destination = naming.HeaderDestination
 
 // frameWith returns a frame with the given payload.
 func frameWith(kind byte, payload []byte) []byte {
@@ -92,7 +94,7 @@ func TestReader(t *testing.T) {
 // BenchmarkReadable measures the time to read a delivery from the socket, with and without checking its headers.
 func BenchmarkReadable(b *testing.B) {
 	var headers []byte
-	for _, name := range []string{OwnPrefix + "due", "traceparent", "tenant", "kind"} {
+	for _, name := range []string{naming.HeaderPrefix + "due", "traceparent", "tenant", "kind"} {
 		headers = appendField(headers, name, 'S', []byte("00-0af7651916cd43dd8448eb211c80319c"))
 	}
 	message := append(append(frameWith(1, make([]byte, 60)), headerWith(headers)...), frameWith(3, make([]byte, 256))...)

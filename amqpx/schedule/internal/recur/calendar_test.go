@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 	_ "modernc.org/sqlite" // the database of these tests
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
@@ -61,10 +61,10 @@ func openCalendar(t *testing.T, relays int, dsn string) *calendar {
 	c := &calendar{t: t, db: db, now: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)}
 	began := c.now
 	for range relays {
-		clock := pace.NewClock(func() time.Time { return c.now }, func(context.Context) (time.Time, error) { return c.now, nil }, nil)
+		clock := polling.NewClock(func() time.Time { return c.now }, func(context.Context) (time.Time, error) { return c.now, nil }, nil)
 		clock.Up = func() time.Duration { return c.now.Sub(began) }
 		c.planners = append(c.planners, &Planner{
-			DB: rows.Open(sqldb.Of(db), "", nil), Pace: pace.New(clock, time.Second, time.Minute, false), Log: zap.NewNop(), MaxBody: 1 << 20,
+			DB: rows.Open(sqldb.Of(db), "", nil), Poller: polling.New(clock, time.Second, time.Minute, false), Log: zap.NewNop(), MaxBody: 1 << 20,
 			CheckTask: relay.Check, Sendable: func(*rows.Task) *rows.FieldError { return nil },
 		})
 	}

@@ -156,8 +156,8 @@ func TestRelayEndsWhilePlanning(t *testing.T) {
 		c.now = c.now.Add(time.Hour)
 		ctx, end := context.WithCancel(t.Context())
 		calls := 0
-		was := p.Pace.Local
-		p.Pace.Local = func() time.Time {
+		was := p.Poller.Local
+		p.Poller.Local = func() time.Time {
 			if calls++; calls == k {
 				end()
 			}
@@ -166,7 +166,7 @@ func TestRelayEndsWhilePlanning(t *testing.T) {
 		if _, err := p.PlanAll(ctx); err == nil {
 			planned++
 		}
-		p.Pace.Local = was
+		p.Poller.Local = was
 		end()
 		if p.Aside() != nil {
 			t.Fatalf("stopped at call %d: the planner skips the rows %v, want none", k, p.Aside())

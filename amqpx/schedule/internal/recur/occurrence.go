@@ -10,9 +10,9 @@ import (
 
 // Occurrence is one time at which a recurring task is due.
 type Occurrence struct {
-	ID        string    // the id of its task
-	At        time.Time // its time by the timetable, in the time zone of the recurring task
-	DeliverAt time.Time // At plus the jitter
+	ID    string    // the id of its task
+	At    time.Time // its time by the timetable, in the time zone of the recurring task
+	DueAt time.Time // At plus the jitter
 }
 
 // The formats of the time in a task's id. An occurrence that was run by hand has milliseconds.
@@ -23,14 +23,14 @@ const (
 
 // occurrenceOf returns the occurrence of a row's recurring task at a time.
 func occurrenceOf(s *rows.Schedule, at time.Time) Occurrence {
-	o := Occurrence{ID: s.Name + "@" + at.UTC().Format(occurrenceLayout), At: at, DeliverAt: at}
+	o := Occurrence{ID: s.Name + "@" + at.UTC().Format(occurrenceLayout), At: at, DueAt: at}
 	if zone, err := zoneOf(s.TimeZone); err == nil {
 		o.At = at.In(zone)
 	}
 	if ms := s.Jitter.Milliseconds(); ms > 0 {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(o.ID)) // never fails
-		o.DeliverAt = at.Add(time.Duration(h.Sum64()%uint64(ms+1)) * time.Millisecond)
+		o.DueAt = at.Add(time.Duration(h.Sum64()%uint64(ms+1)) * time.Millisecond)
 	}
 	return o
 }

@@ -51,7 +51,7 @@ type planning struct {
 // were planned for an older version of the row. If limit is not nil, this relay cannot plan the row, although another
 // relay may be able to.
 func (p *Planner) plan(ctx context.Context, c rows.Conn, s *rows.Schedule) (limit, err error) {
-	x := &planning{Planner: p, c: c, s: s, now: p.Pace.Now()}
+	x := &planning{Planner: p, c: c, s: s, now: p.Poller.Now()}
 	lookAt, err := x.update(ctx)
 	if err != nil {
 		return nil, err
@@ -259,7 +259,7 @@ func (p *planning) single(ctx context.Context, late []time.Time) (list []time.Ti
 	default:
 		list, s.NextAt = []time.Time{s.NextAt}, p.table.Next(s.NextAt)
 	}
-	return list, max(rows.Millis(occurrenceOf(s, list[0]).DeliverAt), p.now.UnixMilli()+1), nil
+	return list, max(rows.Millis(occurrenceOf(s, list[0]).DueAt), p.now.UnixMilli()+1), nil
 }
 
 // pending reports whether the task of the last occurrence is pending or running. It returns false if that task was
@@ -275,7 +275,7 @@ func (p *planning) pending(ctx context.Context) (bool, error) {
 // recheck returns the time at which to check again whether the last task is still pending: soon after its due time,
 // then at growing intervals, and at the time of the next occurrence.
 func (p *planning) recheck() int64 {
-	due := occurrenceOf(p.s, p.s.LastAt).DeliverAt
+	due := occurrenceOf(p.s, p.s.LastAt).DueAt
 	if due.After(p.now) {
 		return rows.Millis(due)
 	}
@@ -303,7 +303,7 @@ func (p *planning) materialise(ctx context.Context, list []time.Time) error {
 				return err
 			}
 		}
-		inserted, err := p.c.InsertOccurrence(ctx, p.s, o.ID, rows.Millis(o.DeliverAt), version, p.now.UnixMilli())
+		inserted, err := p.c.InsertOccurrence(ctx, p.s, o.ID, rows.Millis(o.DueAt), version, p.now.UnixMilli())
 		if err != nil {
 			return err
 		}
@@ -313,8 +313,8 @@ func (p *planning) materialise(ctx context.Context, list []time.Time) error {
 		if at.After(p.s.LastAt) {
 			p.s.LastAt = at
 		}
-		first = min(first, rows.Millis(o.DeliverAt))
+		first = min(first, rows.Millis(o.DueAt))
 	}
-	p.Pace.Due(p.DB.DB, first)
+	p.Poller.Due(p.DB.DB, first)
 	return p.c.TagOccurrences(ctx, p.s, made)
 }

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
@@ -18,7 +18,7 @@ import (
 // Planner plans the recurring tasks of one database.
 type Planner struct {
 	DB      *rows.DB
-	Pace    *pace.Pace
+	Poller  *polling.Poller
 	Log     *zap.Logger
 	MaxBody int // maximum size of a body in bytes, for callers' writes and for the rows that this relay plans
 
@@ -35,13 +35,13 @@ const longestLook = 15 * time.Second
 // Loop plans recurring tasks until ctx ends.
 func (p *Planner) Loop(ctx context.Context, report func(error)) {
 	for {
-		written := p.Pace.Written()
+		written := p.Poller.Written()
 		pause, err := p.PlanAll(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		report(err)
-		if !pace.Wait(ctx, pause, min(pause, p.Pace.Interval), written) {
+		if !polling.Wait(ctx, pause, min(pause, p.Poller.Interval), written) {
 			return
 		}
 	}
@@ -67,12 +67,12 @@ const (
 // PlanAll plans all rows whose plan_at has passed, each in a separate transaction, and returns how long to wait before
 // the next call.
 func (p *Planner) PlanAll(ctx context.Context) (pause time.Duration, err error) {
-	pause = min(p.Pace.Interval, longestLook)
-	longest := p.Pace.Longest(pause)
-	maps.DeleteFunc(p.asides, func(_ string, a aside) bool { return !a.until.After(p.Pace.Now()) })
+	pause = min(p.Poller.Interval, longestLook)
+	longest := p.Poller.Longest(pause)
+	maps.DeleteFunc(p.asides, func(_ string, a aside) bool { return !a.until.After(p.Poller.Now()) })
 	for failures := 0; failures < mostFailures && len(p.asides) < mostAside && ctx.Err() == nil; {
 		var next time.Duration
-		err := p.Pace.Answered(ctx, func(ctx context.Context) (err error) { next, err = p.nextLook(ctx, longest); return err })
+		err := p.Poller.Answered(ctx, func(ctx context.Context) (err error) { next, err = p.nextLook(ctx, longest); return err })
 		if err != nil {
 			return pause, errors.Join(p.Aside(), err)
 		}
@@ -84,19 +84,19 @@ func (p *Planner) PlanAll(ctx context.Context) (pause time.Duration, err error) 
 		}
 		var s *rows.Schedule
 		var limit error
-		err = p.Pace.Answered(ctx, func(ctx context.Context) (err error) { s, limit, err = p.planNext(ctx); return err })
+		err = p.Poller.Answered(ctx, func(ctx context.Context) (err error) { s, limit, err = p.planNext(ctx); return err })
 		switch {
 		case s == nil || ctx.Err() != nil: // shutting down is not the row's fault
 			return pause, errors.Join(p.Aside(), err)
 		case err == nil && limit != nil:
-			a := aside{until: p.Pace.Now().Add(limitPause)}
+			a := aside{until: p.Poller.Now().Add(limitPause)}
 			if s.LastError == "" { // an invalid row already has its error in last_error
 				a.err = limit
 			}
 			p.leaveAlone(s, a)
 		case err != nil && sqldb.Refused(err) && p.blame(ctx, s, err) == nil:
 		case err != nil:
-			p.leaveAlone(s, aside{p.Pace.Now().Add(failurePause), fmt.Errorf("recurring task %s: %w", s.Name, err)})
+			p.leaveAlone(s, aside{p.Poller.Now().Add(failurePause), fmt.Errorf("recurring task %s: %w", s.Name, err)})
 			failures++
 		}
 	}
@@ -128,7 +128,7 @@ func (p *Planner) blame(ctx context.Context, s *rows.Schedule, why error) error 
 	if err != nil {
 		return err
 	}
-	return c.Blame(ctx, s, why, p.Pace.Now().Add(limitPause))
+	return c.Blame(ctx, s, why, p.Poller.Now().Add(limitPause))
 }
 
 // nextLook returns how long to wait until the next row has to be planned. It returns at most longest, and 0 if a row is
@@ -142,7 +142,7 @@ func (p *Planner) nextLook(ctx context.Context, longest time.Duration) (time.Dur
 	if err != nil {
 		return 0, err
 	}
-	now := p.Pace.Now().UnixMilli()
+	now := p.Poller.Now().UnixMilli()
 	if !found || at-now > longest.Milliseconds() {
 		return longest, nil
 	}
@@ -155,7 +155,7 @@ func (p *Planner) nextLook(ctx context.Context, longest time.Duration) (time.Dur
 func (p *Planner) planNext(ctx context.Context) (s *rows.Schedule, limit, err error) {
 	err = p.DB.Transact(ctx, func(c rows.Conn) (err error) {
 		limit = nil
-		if s, err = c.ClaimSchedule(ctx, p.Pace.Now().UnixMilli(), p.leftAlone()); err != nil || s == nil {
+		if s, err = c.ClaimSchedule(ctx, p.Poller.Now().UnixMilli(), p.leftAlone()); err != nil || s == nil {
 			return err
 		}
 		limit, err = p.plan(ctx, c, s)

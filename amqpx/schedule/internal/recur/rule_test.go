@@ -151,7 +151,7 @@ func TestJitter(t *testing.T) {
 	check(t, err)
 	var sum time.Duration
 	for _, o := range list {
-		d := o.DeliverAt.Sub(o.At)
+		d := o.DueAt.Sub(o.At)
 		if d < 0 || d > 10*time.Minute {
 			t.Fatalf("%s is delayed by %v, want 0 to 10m", o.ID, d)
 		}
@@ -168,8 +168,8 @@ func TestJitter(t *testing.T) {
 	check(t, err)
 	task, err := conn.Get(t.Context(), want[0].ID)
 	check(t, err)
-	if !task.DeliverAt.Equal(want[0].DeliverAt) {
-		t.Errorf("the task is due at %s, want %s, as returned by Next", task.DeliverAt, want[0].DeliverAt)
+	if !task.DeliverAt.Equal(want[0].DueAt) {
+		t.Errorf("the task is due at %s, want %s, as returned by Next", task.DeliverAt, want[0].DueAt)
 	}
 }
 

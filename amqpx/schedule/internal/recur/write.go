@@ -54,7 +54,7 @@ func (p *Planner) Check(s *rows.Schedule) error {
 // Add inserts a checked row, and plans it, so that the task of its next occurrence exists. It returns ErrExists if
 // there is already a row with that name.
 func (p *Planner) Add(ctx context.Context, c rows.Conn, s *rows.Schedule) error {
-	inserted, err := c.InsertSchedule(ctx, s, p.Pace.Now().UnixMilli())
+	inserted, err := c.InsertSchedule(ctx, s, p.Poller.Now().UnixMilli())
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (p *Planner) Delete(ctx context.Context, c rows.Conn, name string) error {
 	if err != nil {
 		return err
 	}
-	x := &planning{Planner: p, c: c, s: s, now: p.Pace.Now()}
+	x := &planning{Planner: p, c: c, s: s, now: p.Poller.Now()}
 	if err := x.withdraw(ctx, true); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (p *Planner) Extra(ctx context.Context, c rows.Conn, name string, at time.T
 }
 
 func (p *Planner) lock(ctx context.Context, c rows.Conn, name string) (*rows.Schedule, error) {
-	return found(c.LockSchedule(ctx, name, p.Pace.Now().UnixMilli()))
+	return found(c.LockSchedule(ctx, name, p.Poller.Now().UnixMilli()))
 }
 
 // replan withdraws the tasks of the row's older version, and creates the tasks of the current one.

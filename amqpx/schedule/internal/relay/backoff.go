@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
@@ -65,7 +65,7 @@ func (t backoff) after(x tally, now time.Time, batch int, jitter float64) backof
 	if x.sent > 0 {
 		t.failures = 0
 	}
-	pause := pace.Backoff(firstPause, t.failures, longestDestinationPause)
+	pause := polling.Backoff(firstPause, t.failures, longestDestinationPause)
 	pause -= time.Duration(jitter * float64(pause/4))
 	return backoff{failures: t.failures + 1, until: now.Add(pause), window: min(firstWindow, batch)}
 }

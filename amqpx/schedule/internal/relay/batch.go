@@ -84,7 +84,7 @@ func (f *sendBatch) result() (sent int, err error) {
 // they do not delay the next claim for the other targets.
 func (r *Relay) PublishClaimed(ctx context.Context, p rows.Purpose, list []*rows.Task) (sent int, err error) {
 	list, err = r.endLate(ctx, list)
-	now := r.Pace.Now()
+	now := r.Poller.Now()
 	parts := r.backoffs.part(list, now)
 	var awaited []*sendBatch
 	start := func(list []*rows.Task, held ...Target) *sendBatch {
@@ -106,7 +106,7 @@ func (r *Relay) PublishClaimed(ctx context.Context, p rows.Purpose, list []*rows
 			n, err := f.result()
 			r.Report(err)
 			if n > 0 {
-				r.Pace.Committed() // the target may have more tasks
+				r.Poller.Committed() // the target may have more tasks
 			}
 		})
 	}
@@ -123,7 +123,7 @@ func (r *Relay) PublishClaimed(ctx context.Context, p rows.Purpose, list []*rows
 
 // Allowance returns how many tasks may be sent to a target now. That is a whole batch for a healthy target, fewer for a
 // target in back-off, and 0 until its pause is over.
-func (r *Relay) Allowance(t Target) int { return r.backoffs.allowance(t, r.Pace.Now()) }
+func (r *Relay) Allowance(t Target) int { return r.backoffs.allowance(t, r.Poller.Now()) }
 
 // Patience is how long PublishClaimed waits for a batch. After that, publishing continues in the background.
 const Patience = time.Second
@@ -159,7 +159,7 @@ func (r *Relay) publishBatch(ctx context.Context, f *sendBatch, held []Target) {
 		r.Report(err)
 	}
 	r.backoffs.release(append(held, more...))
-	r.Pace.Committed()
+	r.Poller.Committed()
 }
 
 // settleOutcomes settles the tasks that have an outcome: it updates their rows and the back-off of their targets.
@@ -167,7 +167,7 @@ func (r *Relay) settleOutcomes(ctx context.Context, f *sendBatch) error {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
 	outcomes := f.takeOutcomes()
-	now := r.Pace.Now()
+	now := r.Poller.Now()
 	confirmed := make([]*rows.Task, 0, len(outcomes))
 	failed := map[*rows.Task]error{}
 	for _, t := range f.list {

@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
@@ -29,14 +29,14 @@ const (
 func (r *Relay) Beat(ctx context.Context) {
 	id := rand.Text()
 	host, _ := os.Hostname() // empty if unknown
-	row := rows.Relay{Name: fmt.Sprintf("%s:%d", cmp.Or(host, "unknown"), os.Getpid()), Version: moduleVersion(), Started: r.Pace.Now()}
+	row := rows.Relay{Name: fmt.Sprintf("%s:%d", cmp.Or(host, "unknown"), os.Getpid()), Version: moduleVersion(), Started: r.Poller.Now()}
 	every, ahead := beatEvery, time.Duration(0)
-	if r.Pace.Virtual() {
+	if r.Poller.Virtual() {
 		every, ahead = beatAhead/2, beatAhead
 	}
 	failed := false
 	for ctx.Err() == nil {
-		now := r.Pace.Now()
+		now := r.Poller.Now()
 		row.Seen = now.Add(ahead)
 		err := r.onDatabase(ctx, func(c rows.Conn) error { return c.RenewRelay(ctx, id, row, now.Add(-keepBeats)) })
 		if err != nil && !failed && ctx.Err() == nil {
@@ -45,7 +45,7 @@ func (r *Relay) Beat(ctx context.Context) {
 		if failed = err != nil; errors.Is(err, sqldb.ErrDenied) {
 			return
 		}
-		_ = pace.Sleep(ctx, every) // an error only means that ctx has ended, which the loop checks itself
+		_ = polling.Sleep(ctx, every) // an error only means that ctx has ended, which the loop checks itself
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -22,7 +22,7 @@ func (r *Relay) Look(ctx context.Context, p rows.Purpose, until int64) (due []ro
 	if err != nil {
 		return nil, 0, err
 	}
-	lanes, err := c.Lanes(ctx, p, r.Pace.Horizon(until))
+	lanes, err := c.Lanes(ctx, p, r.Poller.Horizon(until))
 	if err != nil {
 		return nil, 0, fmt.Errorf("finding tasks: %w", err)
 	}
@@ -56,12 +56,12 @@ func (r *Relay) Take(ctx context.Context) ([]*rows.Task, error) {
 		return nil, nil
 	}
 	r.opens.Set(0)
-	until := r.Pace.Now().Add(r.Horizon).UnixMilli()
+	until := r.Poller.Now().Add(r.Horizon).UnixMilli()
 	lanes, next, err := r.Look(ctx, rows.ToSend, until)
 	if err != nil {
 		return nil, err
 	}
-	now, g := r.Pace.Now(), r.known()
+	now, g := r.Poller.Now(), r.known()
 	lanes, again := g.gated(lanes, now)
 	if len(lanes) > 0 {
 		next = 0 // poll at the usual interval, because some tasks may not be claimable yet
@@ -110,7 +110,7 @@ func (r *Relay) claim(ctx context.Context, p rows.Purpose, requests []rows.Claim
 		if err := c.WriteFirst(ctx); err != nil {
 			return err
 		}
-		a = newAdmission(r.Pace.Now(), requests)
+		a = newAdmission(r.Poller.Now(), requests)
 		defer func() {
 			if released := a.release(after, c); err == nil {
 				err = released
@@ -126,7 +126,7 @@ func (r *Relay) claim(ctx context.Context, p rows.Purpose, requests []rows.Claim
 		full := len(candidates) == r.Batch
 		candidates = a.keep(candidates)
 		if list = nil; len(candidates) > 0 {
-			if list, err = c.Claim(ctx, fitting(int64(r.BatchBytes), candidates), r.Pace.Now().Add(r.Lease).UnixMilli()); err != nil {
+			if list, err = c.Claim(ctx, fitting(int64(r.BatchBytes), candidates), r.Poller.Now().Add(r.Lease).UnixMilli()); err != nil {
 				return err
 			}
 			slices.SortFunc(list, func(a, b *rows.Task) int {
@@ -147,7 +147,7 @@ func (r *Relay) claim(ctx context.Context, p rows.Purpose, requests []rows.Claim
 // choose selects rows in two rounds. In the first round each request gets its share. In the second round requests with
 // more rows get the shares that the others have not used.
 func (r *Relay) choose(ctx context.Context, c rows.Conn, p rows.Purpose, requests []rows.ClaimRequest) (candidates []rows.Candidate, err error) {
-	now := r.Pace.Now().UnixMilli()
+	now := r.Poller.Now().UnixMilli()
 	got := make([]int, len(requests))
 	most := make([]int, len(requests))
 	for i, w := range requests {
@@ -179,7 +179,7 @@ func (r *Relay) choose(ctx context.Context, c rows.Conn, p rows.Purpose, request
 
 // endLate marks the claimed tasks that have expired, and returns the others.
 func (r *Relay) endLate(ctx context.Context, list []*rows.Task) ([]*rows.Task, error) {
-	now := r.Pace.Now()
+	now := r.Poller.Now()
 	var over, left []*rows.Task
 	for _, t := range list {
 		if isLate(t, now) {

@@ -313,18 +313,18 @@ func (r *Relay) Recall(ctx context.Context) (time.Duration, error) {
 			}
 		}
 	}
-	return r.Pace.Longest(r.PollInterval), nil
+	return r.Poller.Longest(r.PollInterval), nil
 }
 
 func (r *Relay) recall(ctx context.Context, l rows.Lane) error {
 	var total int64
 	for {
-		now := r.Pace.Now()
+		now := r.Poller.Now()
 		// The query can only compare resend_at, which is one Grace after the delivery of a task's first message, and
 		// four times Grace after the delivery of its third. A task that was sent more often may therefore not be
 		// recalled.
 		until := now.Add(recallAhead + 4*r.Grace).UnixMilli()
-		if r.Pace.Virtual() {
+		if r.Poller.Virtual() {
 			until = rows.MaxDue
 		}
 		var n int64

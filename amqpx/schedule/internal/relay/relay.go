@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
@@ -22,7 +22,7 @@ type Sender interface {
 type Config struct {
 	DB     *rows.DB
 	Sender Sender
-	Pace   *pace.Pace
+	Poller *polling.Poller
 	Log    *zap.Logger
 	Report func(err error) // called with the result of every step, nil after a success
 	// ReportRateLimit, optional, is called after each poll. Its argument lists the rate limits that another session
@@ -40,13 +40,13 @@ type Relay struct {
 	Config
 
 	backoffs *backoffs
-	ahead    pace.Instant      // the due time of the first task beyond the horizon
+	ahead    polling.Instant   // the due time of the first task beyond the horizon
 	claiming chan struct{}     // contains one element during a claim; a mutex would stop the clock of a synctest bubble
 	got      map[rows.Lane]int // number of tasks that each lane got in the last claim, for a fair order
 	more     atomic.Bool       // whether the last claim of new tasks left some unclaimed
 	gates    atomic.Pointer[gates]
 	stuck    stuck
-	opens    pace.Instant // when to poll a lane with a rate limit again
+	opens    polling.Instant // when to poll a lane with a rate limit again
 
 	publishing      sync.WaitGroup
 	publishingBytes atomic.Int64 // total bytes of the bodies that are being published
@@ -66,9 +66,9 @@ const FirstLook = 4 * time.Millisecond
 
 // Loop claims and publishes tasks until ctx ends. Several loops may run concurrently.
 func (r *Relay) Loop(ctx context.Context) {
-	pause, longest := r.PollInterval, r.Pace.Longest(r.PollInterval)
+	pause, longest := r.PollInterval, r.Poller.Longest(r.PollInterval)
 	for {
-		written := r.Pace.Written()
+		written := r.Poller.Written()
 		found, sent, err := r.Step(ctx)
 		if ctx.Err() != nil {
 			return
@@ -88,9 +88,9 @@ func (r *Relay) Loop(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-r.Pace.Woken:
+			case <-r.Poller.Woken:
 				waiting = false
-				if r.Pace.Uncommitted.Swap(false) {
+				if r.Poller.Uncommitted.Swap(false) {
 					pause = FirstLook
 				}
 			case <-written:
@@ -105,7 +105,7 @@ func (r *Relay) Loop(ctx context.Context) {
 
 // idle returns how long the relay expects to have nothing to do, at most pause.
 func (r *Relay) idle(pause time.Duration) time.Duration {
-	now := r.Pace.Now()
+	now := r.Poller.Now()
 	wait := r.ahead.Until(now.Add(r.Horizon), pause)
 	if next := r.backoffs.next(now); !next.IsZero() {
 		wait = min(wait, next.Sub(now))
@@ -118,7 +118,7 @@ func (r *Relay) idle(pause time.Duration) time.Duration {
 // After a crash the tasks stay claimed until the lease ends, and are then published again.
 func (r *Relay) Step(ctx context.Context) (found, sent int, err error) {
 	var list []*rows.Task
-	err = r.Pace.Answered(ctx, func(ctx context.Context) error {
+	err = r.Poller.Answered(ctx, func(ctx context.Context) error {
 		if err := r.settleHeld(ctx, 1); err != nil {
 			return err
 		}

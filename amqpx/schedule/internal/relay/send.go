@@ -42,7 +42,7 @@ func (r *Relay) send(ctx context.Context, list []*rows.Task, outcome func(*rows.
 	if len(list) == 0 {
 		return
 	}
-	offset := r.Pace.Offset()
+	offset := r.Poller.Offset()
 	msgs := make([]amqpx.Message, len(list))
 	for i, c := range list {
 		msgs[i] = Message(c)

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
@@ -23,8 +23,8 @@ func (r *Relay) MarkSent(ctx context.Context, list []*rows.Task) error {
 	for n := range pauses {
 		pauses[n] = r.Grace << n
 	}
-	defer pace.Wrote(r.DB.DB)
-	return r.settle(ctx, list, rows.MarkSent(r.Pace.Now(), pauses))
+	defer polling.Wrote(r.DB.DB)
+	return r.settle(ctx, list, rows.MarkSent(r.Poller.Now(), pauses))
 }
 
 // fate is the decision about a task that could not be sent: the task fails, or is retried later.
@@ -48,10 +48,10 @@ func (r *Relay) fateOf(t *rows.Task, err error, retry, now time.Time) fate {
 		case !gone(err) && !retry.IsZero():
 			f.until = retry
 		default:
-			f.until = now.Add(pace.Backoff(firstPause, t.Failures, longestDestinationPause))
+			f.until = now.Add(polling.Backoff(firstPause, t.Failures, longestDestinationPause))
 		}
 	default:
-		f.until = now.Add(pace.Backoff(firstPause, t.Failures, longestBrokerPause))
+		f.until = now.Add(polling.Backoff(firstPause, t.Failures, longestBrokerPause))
 	}
 	return f
 }
@@ -61,7 +61,7 @@ func (r *Relay) fateOf(t *rows.Task, err error, retry, now time.Time) fate {
 func (r *Relay) SettleFailures(ctx context.Context, failures map[*rows.Task]error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 	defer cancel()
-	now := r.Pace.Now()
+	now := r.Poller.Now()
 	groups := map[fate][]*rows.Task{}
 	for t, err := range failures {
 		f := r.fateOf(t, err, r.backoffs.retry(targetOf(t)), now)
@@ -88,7 +88,7 @@ func (r *Relay) SettleFailures(ctx context.Context, failures map[*rows.Task]erro
 // failUnreadable marks tasks whose rows cannot be read as failed.
 func (r *Relay) failUnreadable(ctx context.Context, list []*rows.Task, cause string) error {
 	for _, t := range list {
-		err := r.DB.Transact(ctx, func(c rows.Conn) error { return c.FailUnreadable(ctx, t.ID, cause, r.Pace.Now().UnixMilli()) })
+		err := r.DB.Transact(ctx, func(c rows.Conn) error { return c.FailUnreadable(ctx, t.ID, cause, r.Poller.Now().UnixMilli()) })
 		if err != nil {
 			return fmt.Errorf("marking task %q as failed: %w", t.ID, err)
 		}
@@ -121,7 +121,7 @@ func (r *Relay) settle(ctx context.Context, list []*rows.Task, change rows.Assig
 		groups[c] = append(groups[c], t.ID)
 	}
 	for c, ids := range groups {
-		x := settling{c, ids, change, r.Pace.Now().Add(r.Lease - r.PublishTimeout)}
+		x := settling{c, ids, change, r.Poller.Now().Add(r.Lease - r.PublishTimeout)}
 		if err := r.settleFree(ctx, &x, settleTries); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (r *Relay) settleHeld(ctx context.Context, tries int) error {
 	var errs []error
 	for _, x := range held {
 		errs = append(errs, r.settleFree(ctx, &x, tries))
-		if len(x.ids) > 0 && r.Pace.Now().Before(x.until) {
+		if len(x.ids) > 0 && r.Poller.Now().Before(x.until) {
 			r.leave(x)
 		}
 	}
@@ -169,7 +169,7 @@ func (r *Relay) settleFree(ctx context.Context, x *settling, tries int) error {
 		if x.ids = held; len(held) == 0 || try >= tries {
 			return nil
 		}
-		if err := pace.Sleep(ctx, pace.Backoff(5*time.Millisecond, try-1, time.Second)); err != nil {
+		if err := polling.Sleep(ctx, polling.Backoff(5*time.Millisecond, try-1, time.Second)); err != nil {
 			return err
 		}
 	}

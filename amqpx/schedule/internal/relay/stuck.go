@@ -63,7 +63,7 @@ func (r *Relay) reportStuck(ctx context.Context) {
 		return
 	}
 	var errs []error
-	for l, since := range r.stuck.list(r.Pace.Now()) {
+	for l, since := range r.stuck.list(r.Poller.Now()) {
 		who := "the database does not show which session"
 		if c, err := r.DB.Conn(ctx); err == nil {
 			if holder, err := c.GateHolder(ctx, l); err == nil {

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
@@ -30,9 +30,9 @@ type Sweeper struct {
 	Interval  time.Duration
 	Inspector Inspector // nil if the depth of queues cannot be determined
 
-	overdueAt pace.Instant // when the next task becomes overdue
-	claimed   atomic.Bool  // whether this sweep has claimed tasks to send again
-	idle      int          // consecutive sweeps that found overdue tasks and sent none again
+	overdueAt polling.Instant // when the next task becomes overdue
+	claimed   atomic.Bool     // whether this sweep has claimed tasks to send again
+	idle      int             // consecutive sweeps that found overdue tasks and sent none again
 
 	mu      sync.Mutex
 	windows map[relay.Target]*window // windows of the destinations with overdue tasks
@@ -43,7 +43,7 @@ type Sweeper struct {
 // while overdue tasks are not handled. While tasks are running under leases, which may end at any time, it is the
 // interval.
 func (s *Sweeper) Next(ctx context.Context) time.Duration {
-	if !s.Pace.Virtual() {
+	if !s.Poller.Virtual() {
 		return s.Interval
 	}
 	c, err := s.DB.Conn(ctx)
@@ -56,7 +56,7 @@ func (s *Sweeper) Next(ctx context.Context) time.Duration {
 	if s.idle > 0 {
 		return max(s.Interval, min(s.Interval<<min(s.idle, maxDoublings), s.Grace))
 	}
-	return max(s.Interval, s.overdueAt.Until(s.Pace.Now(), s.Pace.Longest(s.Interval)))
+	return max(s.Interval, s.overdueAt.Until(s.Poller.Now(), s.Poller.Longest(s.Interval)))
 }
 
 // maxDoublings limits how many times the interval, which is at most a day, is doubled, so that the result does not
@@ -77,7 +77,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 // redelivers their messages. Once pending, the tasks can also be cancelled. See rows.EndLease for a task whose unique key
 // another pending task has.
 func (s *Sweeper) endLeases(ctx context.Context, c rows.Conn) error {
-	now := s.Pace.Now().UnixMilli()
+	now := s.Poller.Now().UnixMilli()
 	ids, err := c.EndedLeases(ctx, now)
 	if err != nil {
 		return fmt.Errorf("finding leases that have ended: %w", err)
@@ -113,7 +113,7 @@ const sweepers = 8
 
 // resendOverdue sends overdue tasks of each destination again, as far as the evidence allows.
 func (s *Sweeper) resendOverdue(ctx context.Context, c rows.Conn) error {
-	now := s.Pace.Now().UnixMilli()
+	now := s.Poller.Now().UnixMilli()
 	lanes, next, err := s.Look(ctx, rows.ToResend, now)
 	if err != nil {
 		return err
@@ -312,7 +312,7 @@ func (s *Sweeper) window(t relay.Target) *window {
 		w = &window{}
 		s.windows[t] = w
 	}
-	w.used = s.Pace.Now().UnixMilli()
+	w.used = s.Poller.Now().UnixMilli()
 	return w
 }
 

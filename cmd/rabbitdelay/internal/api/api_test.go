@@ -142,7 +142,7 @@ func calls() []call {
 		{"POST" + v1 + "/tasks/bulk", "", `{"action":"cancel","filter":{}}`, 422},
 		{"POST" + v1 + "/tasks/bulk", "", `{"action":"cancel","filter":{"queue":"orders"}}`, 422},
 		{"GET" + v1 + "/counts", "/counts?status=pending&due_from=-1d&due_to=7d", "", 200},
-		{"GET" + v1 + "/task-errors", "/task-errors?queue=mail&order=most&look=10", "", 200},
+		{"GET" + v1 + "/task-errors", "/task-errors?queue=mail&order=most&sample=10", "", 200},
 		{"GET" + v1 + "/histogram", "", "", 200},
 		{"GET" + v1 + "/histogram", "/histogram?from=now&to=1d&bins=24", "", 200},
 		{"GET" + v1 + "/histogram", "/histogram?from=now", "", 422},

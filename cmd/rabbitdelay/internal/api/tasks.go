@@ -167,16 +167,16 @@ func (a *api) tasks() {
 		func(ctx context.Context, in *struct {
 			Filter
 
-			Order taskview.ErrorGroupOrder `query:"order" enum:"newest,oldest,most" default:"newest" doc:"Which groups come first."`
-			Limit int                      `query:"limit" default:"50"              minimum:"1"      maximum:"1000"                 doc:"The maximum number of groups."`
-			Look  int                      `query:"look"  default:"100000"          minimum:"1"      maximum:"1000000"              doc:"The maximum number of tasks to read, newest first. The response's field more says whether there are others."`
+			Order  taskview.ErrorGroupOrder `query:"order"  enum:"newest,oldest,most" default:"newest" doc:"Which groups come first."`
+			Limit  int                      `query:"limit"  default:"50"              minimum:"1"      maximum:"1000"                 doc:"The maximum number of groups."`
+			Sample int                      `query:"sample" default:"100000"          minimum:"1"      maximum:"1000000"              doc:"The maximum number of tasks to read, newest first. The response's field more says whether there are others."`
 		},
 		) (*body[taskview.ErrorGroups], error) {
 			f, err := in.Filter.read("query")
 			if err != nil {
 				return nil, err
 			}
-			g, err := a.svc.TaskErrors(ctx, who(ctx), f, taskview.ErrorGroupOptions{Limit: in.Limit, Order: in.Order, Sample: in.Look})
+			g, err := a.svc.TaskErrors(ctx, who(ctx), f, taskview.ErrorGroupOptions{Limit: in.Limit, Order: in.Order, Sample: in.Sample})
 			return answer(a, g, err)
 		})
 	huma.Register(a.API, op("GET", "/tasks/{id}", "get-task", tagTasks, "Get one task and what happened to it"),

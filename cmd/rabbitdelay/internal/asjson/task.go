@@ -169,7 +169,7 @@ func RecurringOf(r schedule.Recurring, now time.Time, n int) Recurring {
 	return Recurring{
 		Name: r.Name, State: string(taskview.StateOf(r, now)), RecurringSpec: spec, Skipped: Instant(r.SkippedAt), LastError: r.LastError, Origin: r.Origin,
 		Version: r.Version, Created: shown.Instant(r.CreatedAt), Updated: shown.Instant(r.UpdatedAt),
-		Next: listOf(taskview.Upcoming(r, now, n), func(o schedule.Occurrence) string { return shown.Instant(o.DeliverAt) }),
+		Next: listOf(taskview.Upcoming(r, now, n), func(o schedule.Occurrence) string { return shown.Instant(o.DueAt) }),
 	}
 }
 

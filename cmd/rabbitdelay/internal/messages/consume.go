@@ -190,7 +190,7 @@ var errGoesBack = errors.New("it returns to the queue")
 
 func (r *receiver) take(d amqp.Delivery) error {
 	at := time.Now()
-	if why, ok := d.Headers["rabbitdelay-unreadable"].(string); ok {
+	if why, ok := d.Headers[naming.HeaderUnreadable].(string); ok {
 		return fmt.Errorf("message %s cannot be decoded, and %w: %s; rabbitdelay peek shows the message, and rabbitdelay discard --reason %s removes it", d.MessageId, errGoesBack, why, inspect.ReasonUnreadable)
 	}
 	if !r.Quiet {

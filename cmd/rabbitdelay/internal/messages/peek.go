@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/deadletters"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/internal/term"
@@ -109,7 +110,7 @@ func printMessage(a *app.App, position int, m inspect.DeadLetter) error {
 	}
 	table.When("   requeued", m.Requeued, now)
 	for _, k := range slices.Sorted(maps.Keys(m.Headers)) {
-		if !strings.HasPrefix(k, "rabbitdelay-") && !strings.HasPrefix(k, "x-") {
+		if !strings.HasPrefix(k, naming.HeaderPrefix) && !strings.HasPrefix(k, "x-") {
 			table.Field("   header", fmt.Sprintf("%s=%v", k, m.Headers[k]))
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/internal/channels"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -181,7 +182,7 @@ func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan am
 // more than its lead plus maxHold.
 func untilDue(d amqp.Delivery) time.Duration {
 	due, ok := dueOf(d)
-	lead, _ := integer(d.Headers["rabbitdelay-lead"])
+	lead, _ := integer(d.Headers[naming.HeaderLead])
 	lead = min(max(lead, 0), topology.MaxLead.Milliseconds())
 	if wait := time.Until(due); ok && wait <= maxHold+time.Duration(lead)*time.Millisecond {
 		return wait

@@ -164,7 +164,7 @@ func (x *schedules) changed(r schedule.Recurring) error {
 	}
 	due := ""
 	if next := taskview.Upcoming(r, now, 1); len(next) > 0 {
-		due = ", next " + term.When(next[0].DeliverAt, now)
+		due = ", next " + term.When(next[0].DueAt, now)
 	}
 	_, err := fmt.Fprintf(x.Stdout, "%s: %s%s\n", shown.Line(r.Name), taskview.StateOf(r, now), due)
 	if r.Origin == "config" && !r.Paused {

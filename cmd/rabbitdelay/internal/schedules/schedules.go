@@ -105,7 +105,7 @@ func (x *schedules) list(ctx context.Context, s *app.Store) error {
 	n, err := term.List(x.Terminal, head, s.Recurring().List(ctx, schedule.NoTx), func(r schedule.Recurring) (any, []string) {
 		at, away := "", ""
 		if next := taskview.Upcoming(r, now, 1); len(next) > 0 {
-			at, away = shown.Instant(next[0].DeliverAt), shown.FromNow(next[0].DeliverAt, now)
+			at, away = shown.Instant(next[0].DueAt), shown.FromNow(next[0].DueAt, now)
 		}
 		return asjson.RecurringOf(r, now, 1), []string{
 			shown.Line(r.Name), shown.Line(taskview.Timetable(r)), shown.Line(r.Task.Destination().String()), string(taskview.StateOf(r, now)), at, away,
@@ -225,7 +225,7 @@ func (x *schedules) printNext(r schedule.Recurring, after time.Time, count int) 
 
 func (x *schedules) printOccurrences(list []schedule.Occurrence) error {
 	_, err := term.List(x.Terminal, []string{"LOCAL TIME", "DUE", "TASK"}, term.Each(list), func(o schedule.Occurrence) (any, []string) {
-		due := shown.Instant(o.DeliverAt)
+		due := shown.Instant(o.DueAt)
 		return occurrenceLine{o.At.Format(time.RFC3339), due, o.ID}, []string{o.At.Format("Mon 2006-01-02 15:04:05 MST"), due, shown.Line(o.ID)}
 	})
 	if len(list) == 0 && !x.JSON {

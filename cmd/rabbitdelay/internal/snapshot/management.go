@@ -13,6 +13,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -258,6 +259,6 @@ func destinationIn(properties json.RawMessage) string {
 	var headers map[string]any
 	_ = json.Unmarshal(properties, &p)
 	_ = json.Unmarshal(p.Headers, &headers)
-	d, _ := headers["rabbitdelay-destination"].(string)
+	d, _ := headers[naming.HeaderDestination].(string)
 	return d
 }

@@ -34,7 +34,7 @@ a group with --error-like.`,
 			case o.Limit < 1 || o.Limit > taskview.MaxGroups:
 				return fmt.Errorf("--limit: %d; expected 1 to %d", o.Limit, taskview.MaxGroups)
 			case o.Sample < 1 || o.Sample > taskview.MaxSample:
-				return fmt.Errorf("--look: %d; expected 1 to %d", o.Sample, taskview.MaxSample)
+				return fmt.Errorf("--sample: %d; expected 1 to %d", o.Sample, taskview.MaxSample)
 			}
 			return x.WithStore(c.Context(), func(ctx context.Context, s *app.Store) error {
 				g, err := s.ErrorGroups(ctx, f, o)
@@ -47,7 +47,7 @@ a group with --error-like.`,
 	}
 	flags.register(c)
 	c.Flags().IntVar(&o.Limit, "limit", taskview.DefaultGroups, "maximum number of groups to show; the tasks of other groups are only counted")
-	c.Flags().IntVar(&o.Sample, "look", taskview.DefaultSample, "maximum number of tasks to read, newest first")
+	c.Flags().IntVar(&o.Sample, "sample", taskview.DefaultSample, "maximum number of tasks to read, newest first")
 	program.Choice(c, (*string)(&o.Order), "order", string(taskview.GroupsNewest), "sort groups by their newest or oldest task, or by size",
 		string(taskview.GroupsNewest), string(taskview.GroupsOldest), string(taskview.GroupsMost))
 	return c
@@ -81,7 +81,7 @@ func (x *tasks) printErrors(g taskview.ErrorGroups) error {
 		x.Printf("%s in other groups; --limit shows more\n", shown.Count(g.Others, "task is", "tasks are"))
 	}
 	if g.More {
-		x.Notef("note: only the newest %s were read, so a group may have more tasks; --look reads more", shown.Count(g.Sampled, "task", "tasks"))
+		x.Notef("note: only the newest %s were read, so a group may have more tasks; --sample reads more", shown.Count(g.Sampled, "task", "tasks"))
 	}
 	return nil
 }

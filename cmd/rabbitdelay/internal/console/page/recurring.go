@@ -60,7 +60,7 @@ func (r recurringRow) next() time.Time {
 	if len(r.Next) == 0 {
 		return time.Time{}
 	}
-	return r.Next[0].DeliverAt
+	return r.Next[0].DueAt
 }
 
 func (r recurringRow) ended() time.Time {

@@ -9,6 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/doctor"
+	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 )
 
 // Role is a caller's set of permissions.
@@ -66,7 +67,7 @@ const Hidden = "(hidden)"
 // harmless reports whether a header of this name never contains confidential data.
 func harmless(name string) bool {
 	name = strings.ToLower(name)
-	return name == "traceparent" || strings.HasPrefix(name, "rabbitdelay-") || strings.HasPrefix(name, "x-death") || strings.HasPrefix(name, "x-first-death")
+	return name == "traceparent" || strings.HasPrefix(name, naming.HeaderPrefix) || strings.HasPrefix(name, "x-death") || strings.HasPrefix(name, "x-first-death")
 }
 
 // veilTask hides the body and confidential header values from viewers.

@@ -1,15 +1,15 @@
-package pace_test
+package polling_test
 
 import (
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
 func TestPoolWatch(t *testing.T) {
-	var w pace.PoolWatch
+	var w polling.PoolWatch
 	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	waited := time.Duration(0)
 	for _, c := range []struct {
@@ -20,12 +20,12 @@ func TestPoolWatch(t *testing.T) {
 		warn    bool
 	}{
 		{"first call", 0, 0, true, false},
-		{"few waiting callers", pace.PoolInterval, 0.5, true, false},
-		{"callers wait, but the pool is not full", pace.PoolInterval, 3, false, false},
-		{"pool is too small", pace.PoolInterval, 3, true, true},
-		{"still too small", pace.PoolInterval, 3, true, false},
+		{"few waiting callers", polling.PoolInterval, 0.5, true, false},
+		{"callers wait, but the pool is not full", polling.PoolInterval, 3, false, false},
+		{"pool is too small", polling.PoolInterval, 3, true, true},
+		{"still too small", polling.PoolInterval, 3, true, false},
 		{"still too small after ten minutes", 10 * time.Minute, 3, true, true},
-		{"no waiting callers", pace.PoolInterval, 0, true, false},
+		{"no waiting callers", polling.PoolInterval, 0, true, false},
 	} {
 		now = now.Add(c.pause)
 		waited += time.Duration(c.waiting * float64(c.pause))

@@ -1,4 +1,4 @@
-package lasthop
+package duecheck
 
 import (
 	"testing"

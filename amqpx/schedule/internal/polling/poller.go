@@ -1,4 +1,4 @@
-package pace
+package polling
 
 import (
 	"context"
@@ -30,10 +30,10 @@ func Backoff(first time.Duration, before int, longest time.Duration) time.Durati
 	return min(first<<min(max(before, 0), 20), longest)
 }
 
-// Pace controls how the loops of one Run wait. In virtual time, that is in a testing/synctest bubble, no other process
+// Poller controls how the loops of one Run wait. In virtual time, that is in a testing/synctest bubble, no other process
 // can write to the database, and polling at short intervals would make a virtual day take minutes of real time. In
 // virtual time each loop therefore waits until it has something to do, or until a store in the bubble has written.
-type Pace struct {
+type Poller struct {
 	*Clock
 
 	// Interval is the longest pause of a relay between two polls.
@@ -52,10 +52,10 @@ type Pace struct {
 	rung    chan struct{} // closed when a store in the bubble writes, see Written
 }
 
-// New returns a Pace with the given Interval and Patience. If virtual is set, its loops run in the bubble of a synctest
+// New returns a Poller with the given Interval and Patience. If virtual is set, its loops run in the bubble of a synctest
 // test, with virtual time.
-func New(c *Clock, interval, patience time.Duration, virtual bool) *Pace {
-	return &Pace{Clock: c, Interval: interval, Patience: patience, Woken: make(chan struct{}, 1), virtual: virtual}
+func New(c *Clock, interval, patience time.Duration, virtual bool) *Poller {
+	return &Poller{Clock: c, Interval: interval, Patience: patience, Woken: make(chan struct{}, 1), virtual: virtual}
 }
 
 // longestPause is the longest pause of a loop in virtual time. After at most that pause, a loop finds
@@ -63,10 +63,10 @@ func New(c *Clock, interval, patience time.Duration, virtual bool) *Pace {
 const longestPause = 10 * time.Minute
 
 // Virtual reports whether Run runs in virtual time.
-func (p *Pace) Virtual() bool { return p.virtual }
+func (p *Poller) Virtual() bool { return p.virtual }
 
 // Longest returns the longest pause of a loop with the given interval.
-func (p *Pace) Longest(interval time.Duration) time.Duration {
+func (p *Poller) Longest(interval time.Duration) time.Duration {
 	if p.virtual {
 		return max(interval, longestPause)
 	}
@@ -74,7 +74,7 @@ func (p *Pace) Longest(interval time.Duration) time.Duration {
 }
 
 // Rarely returns the interval of a loop that is not urgent. In virtual time, that is at least an hour.
-func (p *Pace) Rarely(interval time.Duration) time.Duration {
+func (p *Poller) Rarely(interval time.Duration) time.Duration {
 	if p.virtual {
 		return max(interval, 6*longestPause)
 	}
@@ -83,7 +83,7 @@ func (p *Pace) Rarely(interval time.Duration) time.Duration {
 
 // Workers returns the number of batches that are published concurrently. That is n, except in virtual time, where it is
 // 1 because additional workers would only poll in turn.
-func (p *Pace) Workers(n int) int {
+func (p *Poller) Workers(n int) int {
 	if p.virtual {
 		return 1
 	}
@@ -92,7 +92,7 @@ func (p *Pace) Workers(n int) int {
 
 // Horizon returns the time up to which a poll searches for destinations with tasks. In virtual time it returns the end
 // of time, because the loop there sleeps until the next task of any destination.
-func (p *Pace) Horizon(until int64) int64 {
+func (p *Poller) Horizon(until int64) int64 {
 	if p.virtual {
 		return math.MaxInt64
 	}
@@ -101,7 +101,7 @@ func (p *Pace) Horizon(until int64) int64 {
 
 // Written returns a channel that is closed when a store in the bubble writes, or nil outside of virtual time. A loop
 // must call it before it polls, so that it does not miss a write.
-func (p *Pace) Written() <-chan struct{} {
+func (p *Poller) Written() <-chan struct{} {
 	if !p.virtual {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (p *Pace) Written() <-chan struct{} {
 	return p.rung
 }
 
-func (p *Pace) ring() {
+func (p *Poller) ring() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.rung != nil {
@@ -144,7 +144,7 @@ const againAfter = 5 * time.Second
 
 // Every calls do repeatedly until ctx ends, and waits after each call for the pause that do returned. After an error
 // the pause is the interval, at most againAfter. It calls report with each outcome.
-func (p *Pace) Every(ctx context.Context, interval time.Duration, report func(error), do func() (pause time.Duration, err error)) {
+func (p *Poller) Every(ctx context.Context, interval time.Duration, report func(error), do func() (pause time.Duration, err error)) {
 	for {
 		began, written := time.Now(), p.Written()
 		pause, err := do()
@@ -163,7 +163,7 @@ func (p *Pace) Every(ctx context.Context, interval time.Duration, report func(er
 
 // Answered runs do with Patience as its timeout, so that a loop gives up on a connection if the server hangs or the
 // network drops packets. Without the timeout, it would wait for as long as TCP keeps such a connection.
-func (p *Pace) Answered(ctx context.Context, do func(ctx context.Context) error) error {
+func (p *Poller) Answered(ctx context.Context, do func(ctx context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, p.Patience)
 	defer cancel()
 	err := do(bounded)

@@ -1,4 +1,4 @@
-// Package lasthop decides when a consumer may handle a message that has left the broker's delay queues. The producer
+// Package duecheck decides when a consumer may handle a message that has left the broker's delay queues. The producer
 // may have asked for delivery some time before the message is due (the lead), and a broker whose clock is wrong may
 // have released it too early. Three clocks are involved, the consumer's own, the publisher's and the broker's, and each
 // of them may be wrong. The package does no I/O and reads no clock.
@@ -32,7 +32,7 @@
 //
 // If the consumer's wall clock is adjusted, which is detected with the monotonic clock, all observations about it are
 // discarded.
-package lasthop
+package duecheck
 
 import (
 	"sync"

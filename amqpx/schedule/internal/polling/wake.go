@@ -1,4 +1,4 @@
-package pace
+package polling
 
 import (
 	"slices"
@@ -12,25 +12,25 @@ import (
 var running = struct {
 	sync.Mutex
 
-	on map[sqldb.DB][]*Pace
-}{on: map[sqldb.DB][]*Pace{}}
+	on map[sqldb.DB][]*Poller
+}{on: map[sqldb.DB][]*Poller{}}
 
-// Begin registers a pace, so that writes to the database wake its loops, until the returned function is called.
-func (p *Pace) Begin(db sqldb.DB) (unregister func()) {
+// Begin registers a Poller, so that writes to the database wake its loops, until the returned function is called.
+func (p *Poller) Begin(db sqldb.DB) (unregister func()) {
 	running.Lock()
 	defer running.Unlock()
 	running.on[db] = append(running.on[db], p)
 	return func() {
 		running.Lock()
 		defer running.Unlock()
-		running.on[db] = slices.DeleteFunc(running.on[db], func(x *Pace) bool { return x == p })
+		running.on[db] = slices.DeleteFunc(running.on[db], func(x *Poller) bool { return x == p })
 		if len(running.on[db]) == 0 {
 			delete(running.on, db)
 		}
 	}
 }
 
-func runningOn(db sqldb.DB) []*Pace {
+func runningOn(db sqldb.DB) []*Poller {
 	running.Lock()
 	defer running.Unlock()
 	return slices.Clone(running.on[db])
@@ -54,7 +54,7 @@ func Wake(db sqldb.DB) {
 }
 
 // Committed makes the relay poll once, for tasks that are committed.
-func (p *Pace) Committed() {
+func (p *Poller) Committed() {
 	p.ring()
 	select {
 	case p.Woken <- struct{}{}:
@@ -69,7 +69,7 @@ const notified = 4 * time.Second
 // Due makes the relays on a database poll for a task that has just been written. They poll immediately if the task may
 // be due before their next poll, and soon otherwise (see Wrote). A relay that will receive a notification about the
 // task does not poll before that. The parameter due is in milliseconds since the Unix epoch.
-func (p *Pace) Due(db sqldb.DB, due int64) {
+func (p *Poller) Due(db sqldb.DB, due int64) {
 	now := p.Now()
 	if due > now.Add(2*p.Interval).UnixMilli() {
 		Wrote(db)

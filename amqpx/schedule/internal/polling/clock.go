@@ -1,4 +1,4 @@
-package pace
+package polling
 
 import (
 	"context"
@@ -170,11 +170,11 @@ func (c *Clock) adjust(ctx context.Context, ask func(ctx context.Context) (time.
 }
 
 // Adjust runs Clock.Adjust with Patience as its timeout.
-func (p *Pace) Adjust(ctx context.Context) error { return p.Answered(ctx, p.Clock.Adjust) }
+func (p *Poller) Adjust(ctx context.Context) error { return p.Answered(ctx, p.Clock.Adjust) }
 
 // SetClock adjusts the clock before the first claim. If that fails, it tries again at the interval until it succeeds or
 // ctx ends. It returns ErrClock immediately.
-func (p *Pace) SetClock(ctx context.Context, interval time.Duration, report func(error)) error {
+func (p *Poller) SetClock(ctx context.Context, interval time.Duration, report func(error)) error {
 	for ctx.Err() == nil {
 		err := p.Adjust(ctx)
 		if err == nil || errors.Is(err, ErrClock) {

@@ -125,8 +125,8 @@ type bulkData struct {
 	Heading        string    // the heading before the tasks are counted
 	Ask, Button    [2]string // the question and the button for one task, and for any other number of tasks
 	At, By, Spread bool
-	Fields         url.Values // the fields of the action
-	Hidden         url.Values // the other fields of the form
+	Fields         url.Values // all fields of the form except those in unsaid, as typed
+	Hidden         url.Values // the fields that the form sends as hidden inputs, because it has no visible ones for them
 	Conditions     []condition
 	Count          int64
 	Counted        string // a digest of the counted form; empty before counting
@@ -138,8 +138,8 @@ type bulkData struct {
 	BackHref       string
 }
 
-// readBulk parses the act and its filter. A filter without a status gets the status of the tasks that the act can
-// change.
+// readBulk parses the act and its filter. If the act can change tasks of only one status, a filter without a status
+// gets that status.
 func readBulk(r *request) (act, schedule.Filter, change.Action, error) {
 	i := slices.IndexFunc(acts, func(a act) bool { return string(a.kind) == r.get("action") })
 	if i < 0 {
@@ -243,11 +243,11 @@ func (r *request) counted(form url.Values, at time.Time) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// count handles the button that counts. It redirects to a GET of the same page with the same fields. If the URL would
-// be too long, it shows the page directly.
+// count answers the button that counts tasks or starts a dry run. It redirects to a GET of the same page with the same
+// fields. If the URL would be too long, it shows the page directly.
 func (r *request) count(path string, ask handler) (answer, error) {
 	form := typed(r.form)
-	if path == "requeue" {
+	if path != "bulk" {
 		r.form.Set("dry", "1")
 		form.Set("dry", "1")
 	}
@@ -257,7 +257,8 @@ func (r *request) count(path string, ask handler) (answer, error) {
 	return ask(r)
 }
 
-// recounted marks a page that shows its form again because the form has changed since it was counted.
+// recounted marks a page that shows its form again because the form has changed since it was counted, and gives it the
+// status 409 unless it already has one.
 func recounted(a answer, err error) (answer, error) {
 	switch d := a.data.(type) {
 	case bulkData:

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	postForm = regexp.MustCompile(`(?s)<form method="post" action="(bulk|requeue)".*?</form>`)
+	postForm = regexp.MustCompile(`(?s)<form method="post" action="(bulk|requeue|discard)".*?</form>`)
 	field    = regexp.MustCompile(`(?s)<(input|textarea)\b([^>]*)>(?:([^<]*)</textarea>)?`)
 	nameOf   = regexp.MustCompile(`\bname="([^"]*)"`)
 	valueOf  = regexp.MustCompile(`\bvalue="([^"]*)"`)
@@ -103,6 +103,7 @@ func TestCountButton(t *testing.T) {
 	for page, want := range map[string]string{
 		"bulk?action=reschedule&queue=mail&at=%2B1h": "bulk?action=reschedule&at=%2B2h&queue=mail&status=pending",
 		"requeue?queue=mail.dead":                    "requeue?dry=1&limit=3&queue=mail.dead",
+		"discard?queue=mail.dead":                    "discard?dry=1&limit=3&queue=mail.dead",
 	} {
 		path, _, _ := strings.Cut(page, "?")
 		form := pressed(t, c.get(page).Body.String(), map[string]string{"at": "+2h", "limit": "3"})

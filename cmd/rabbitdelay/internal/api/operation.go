@@ -28,7 +28,7 @@ type api struct {
 	log *zap.Logger
 }
 
-// op returns an operation with the defaults of all operations, and applies change to it.
+// op returns an operation with the defaults of all operations, after applying the given changes to it.
 func op(method, at, id, tag, summary string, change ...func(*huma.Operation)) huma.Operation {
 	o := huma.Operation{
 		OperationID: id, Method: method, Path: base + at, Summary: summary, Tags: []string{tag},

@@ -22,7 +22,8 @@ func wrong(location, message string) error {
 	return huma.Error422UnprocessableEntity(message, &huma.ErrorDetail{Location: location, Message: message})
 }
 
-// ofField returns a 422 that names a Go field. The field's JSON name precedes the reason in the response's text.
+// ofField returns a 422 for a field with the given Go name. The field's JSON name precedes the reason in the response's
+// text.
 func ofField(field, reason string) error {
 	at := place(field)
 	return huma.Error422UnprocessableEntity(key(at)+": "+reason, &huma.ErrorDetail{Location: at, Message: reason})

@@ -42,7 +42,8 @@ type newTaskWithID struct {
 	NewTask
 }
 
-// task converts the request to a task. It only reports text that cannot be parsed. The store validates everything else.
+// task converts the request to a task. It reports text that cannot be parsed, and a unique key together with replace.
+// The store validates everything else.
 func (n NewTask) task(at, id string, replace bool) (service.NewTask, error) {
 	var in reader
 	out := service.NewTask{Task: n.Content.Task(in.at(at)), Replace: replace}
@@ -234,8 +235,8 @@ func (a *api) tasks() {
 		})
 }
 
-// changed executes act on a task and returns the changed task. If err, which is an error in the request, is not nil,
-// changed does nothing except return it.
+// changed executes an action on a task and returns the changed task. The parameter err is an error in the request. If
+// it is not nil, changed only returns it as a response.
 func (a *api) changed(ctx context.Context, id string, act change.Action, err error) (*body[asjson.Task], error) {
 	if err != nil {
 		return nil, a.problem(err)

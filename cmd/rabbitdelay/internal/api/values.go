@@ -86,7 +86,7 @@ const maxQuoted = 60
 
 func quoted(s string) string { return "\"" + shortened(s, maxQuoted) + "\"" }
 
-// shortened limits s to the number of bytes in most, and adds an ellipsis if s is longer.
+// shortened cuts s to the given number of bytes, and adds an ellipsis if s is longer.
 func shortened(s string, most int) string {
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"

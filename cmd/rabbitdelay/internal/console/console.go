@@ -42,8 +42,9 @@ const (
 	RoleOperator = service.RoleOperator
 )
 
-// ErrNobody is the error that Config.Identify returns if the caller of a request is unknown. The console answers such
-// a request with 401. It logs any other error of Identify and answers with 503.
+// ErrNobody is the error that Config.Identify returns if the caller of a request is unknown. The console answers such a
+// request with 401. It answers an *auth.RefusedError with the error's status code. It logs any other error of Identify
+// and answers with 503.
 var ErrNobody = errors.New("nobody is logged in")
 
 // DefaultKeepAudit is the default of Config.KeepAudit.
@@ -56,7 +57,7 @@ type Config struct {
 	// neither. Without a database, the audit and the jobs are kept in memory.
 	Store *taskview.Store
 	DB    *sql.DB
-	// Client returns the client that requeues messages. The client need not be connected yet.
+	// Client returns the client that requeues and discards messages. The client need not be connected yet.
 	Client func() (*amqpx.Client, error)
 	// Look returns the source for an inspection of the broker. Source.Tasks and Source.Peek are not used.
 	Look func(ctx context.Context) (status.Source, error)
@@ -72,9 +73,9 @@ type Config struct {
 	// a token from the users file need no other login. With Identify, the passwords in the users file are not used.
 	// Without a users file, each process signs CSRF tokens with its own key.
 	Identify func(r *http.Request) (Identity, error)
-	// Users is the path of the file with users and tokens that SetUser and NewToken write.
-	// The console reads the file again when it changes. With neither Users nor Identify, every caller is an operator,
-	// and the console only answers requests to localhost, 127.0.0.1 and [::1].
+	// Users is the path of the file with users and tokens that SetUser and NewToken write. The console reads the file
+	// again when it changes. With neither Users nor Identify, every caller is an operator, and the console only answers
+	// requests to localhost, 127.0.0.1 and [::1].
 	Users string
 	// Proxies are the networks of the proxies whose X-Forwarded-For header is trusted. The console counts login
 	// attempts by the address in this header. By default, no proxy is trusted.
@@ -116,8 +117,9 @@ type Console struct {
 	large chan struct{} // a semaphore that admits one large API request at a time
 }
 
-// New returns a Console and reads the users file. It returns an error if cfg is invalid or the file cannot be
-// read. Until Close is called, the console deletes expired audit entries in the background.
+// New returns a Console and reads the users file. It returns an error if cfg is invalid or the file cannot be read.
+// Until Close is called, the console updates the history of ended tasks and deletes expired audit entries in the
+// background.
 func New(cfg Config) (*Console, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -160,8 +162,8 @@ func New(cfg Config) (*Console, error) {
 	return c, nil
 }
 
-// Close stops the background work, including the jobs of this process, and waits for it until ctx ends. Another
-// process can continue the jobs.
+// Close stops the background work, including the jobs of this process, and waits until it has ended or ctx ends.
+// Another process on the same database can continue the jobs.
 func (c *Console) Close(ctx context.Context) error { return c.core.Close(ctx) }
 
 // SetUser adds a user to a users file, or changes the role and the password of an existing user. The result
@@ -209,6 +211,6 @@ func (r *AuditRecord) Changed(ctx context.Context, tx schedule.Executor, p sched
 	return r.to.Changed(ctx, sqldb.On(tx), r.id, p.Changed, string(p.Place), ids)
 }
 
-// DescribeDeadLetters describes a filter in words for the detail of an audit entry, without the value of a header. The result is
-// empty if the filter selects all messages.
+// DescribeDeadLetters describes a filter in words for the detail of an audit entry, without the value of a header. The
+// result is empty if the filter selects all messages.
 func DescribeDeadLetters(f inspect.DeadLetterFilter) string { return service.DescribeDead(f, false) }

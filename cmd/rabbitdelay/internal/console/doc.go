@@ -1,8 +1,8 @@
 // Package console shows delayed messages and tasks and lets operators change them. It is an http.Handler that serves
 // web pages and an HTTP API, which the command "rabbitdelay serve" runs.
 //
-// console.go contains the configuration, and the audit for changes made outside of a console. guard.go is the only
-// place that decides what a caller may do, before anything is read, and it limits the size of requests. The package
-// service below it works with databases and brokers, the packages page and api present them as web pages and as an API,
-// and the package auth manages users.
+// console.go contains the configuration, and the audit for changes made outside of a console. guard.go decides, before
+// anything is read, whether a caller may make a request, and limits the size of requests. The package service below it
+// works with databases and brokers, the packages page and api present them as web pages and as an API, and the package
+// auth manages users.
 package console

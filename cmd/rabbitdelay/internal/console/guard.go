@@ -212,7 +212,7 @@ func changes(r *http.Request) bool {
 	return true
 }
 
-// operation answers an API request.
+// operation answers an API request, or explains why there is no such operation.
 func (c *Console) operation(w http.ResponseWriter, r *http.Request) {
 	none, pattern := c.api.Handler(r)
 	if pattern != "" {
@@ -377,7 +377,8 @@ const (
 	largeWait = 10 * time.Second
 )
 
-// turn waits until no other large request is being answered. If ok is false, turn has refused the request.
+// turn admits small requests immediately, and a large request when no other large one is being answered. If ok is
+// false, turn has refused the request, or its client has gone away.
 func (c *Console) turn(w http.ResponseWriter, r *http.Request) (end func(), ok bool) {
 	if r.ContentLength >= 0 && r.ContentLength <= largeBody {
 		return func() {}, true

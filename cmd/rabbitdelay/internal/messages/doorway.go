@@ -64,8 +64,8 @@ func (d *doorway) hasQueue(name string) (bool, error) {
 	})
 }
 
-// hasOneOf reports whether one of the exchanges exists. It checks only the first three, which is enough to find a
-// layout that was partly deleted.
+// hasOneOf reports whether one of the exchanges exists. Of more than three, it checks only the first, the middle and
+// the last, which is enough to find a layout that was partly deleted.
 func (d *doorway) hasOneOf(exchanges ...string) (bool, error) {
 	if n := len(exchanges); n > 3 {
 		exchanges = []string{exchanges[0], exchanges[n/2], exchanges[n-1]}
@@ -81,8 +81,9 @@ func (d *doorway) hasOneOf(exchanges ...string) (bool, error) {
 	return false, nil
 }
 
-// layout announces what declaring the strategy's topology will create, and asks for consent if that may be
-// unintended, most often because -f was forgotten. It prints nothing if the layout exists.
+// layout announces what declaring the strategy's topology will create, and asks for consent if that may be unintended,
+// most often because -f was forgotten. If it cannot ask and the broker has another layout, it returns an error. It
+// prints nothing if the layout exists.
 func (d *doorway) layout(s amqpx.Strategy, yes bool) error {
 	prefix := d.c.Delay.Prefix
 	if d.c.Broker.Declare == amqpx.DeclareNothing {

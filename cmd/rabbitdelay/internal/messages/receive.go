@@ -141,8 +141,8 @@ func (r *receiver) session(ctx context.Context, conn *amqp.Connection) error {
 	return fmt.Errorf("consuming from %s: %w", r.queue, amqp.ErrClosed)
 }
 
-// takeAll prints deliveries until there are enough or the context is done. The result open is false if the consumer is
-// no longer open, because the broker may have cancelled it.
+// takeAll prints deliveries until there are enough or the context is done. The result open is false if the deliveries
+// have ended, for example because the broker has cancelled the consumer.
 func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan amqp.Delivery) (open bool, err error) {
 	tick := time.NewTicker(ackPause)
 	defer tick.Stop()

@@ -286,7 +286,7 @@ func (f *failures) unknown() (n int64) {
 	return n
 }
 
-// err returns nil if all batches succeeded.
+// err returns one error for all failed batches, or nil if all batches succeeded.
 func (f *failures) err() error {
 	unknown := f.unknown()
 	f.mu.Lock()

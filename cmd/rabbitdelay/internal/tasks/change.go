@@ -23,9 +23,9 @@ type bulk struct {
 
 	x     *tasks
 	did   string // the past participle of the change, such as "cancelled"
-	of    string // the statuses that it applies to, as words
+	of    string // the status of the tasks that can be changed, in words
 	again string // a flag without which repeating the command would change tasks twice; empty if there is none
-	due   string // the new due time of a reschedule with --delay, which a repeated command would compute again, from a later now
+	due   string // with --delay, the new due time of a reschedule; a repeated command would compute a later one
 
 	all   bool
 	after string
@@ -82,7 +82,7 @@ func (b *bulk) byFilter(ids []string) (bool, error) {
 	return true, nil
 }
 
-// run applies action to each of the ids, or to the tasks that the filter selects.
+// run applies the action to the tasks with the given ids, or to those that the filter selects.
 func (b *bulk) run(c *cobra.Command, ids []string, action change.Action) error {
 	many, err := b.byFilter(ids)
 	if err != nil {

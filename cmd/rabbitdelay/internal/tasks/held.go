@@ -112,7 +112,8 @@ func (h *held) state(ctx context.Context, s *app.Store) (schedule.DestinationSta
 	return schedule.DestinationState{Queue: h.to.Queue, Exchange: h.to.Exchange}, err
 }
 
-// unknown returns a note if no file, task or recurring task uses the destination, because its name may be misspelt.
+// unknown returns a note if neither the file nor a task nor a recurring task has the destination, because its name may
+// be misspelt.
 func (h *held) unknown(ctx context.Context, s *app.Store, cfg *config.Config) (string, error) {
 	var names []string
 	for _, d := range cfg.Topology.Destinations {

@@ -50,8 +50,9 @@ type refused struct {
 	Error string `json:"error"`
 }
 
-// each calls the function do for every id, and the function show for the resulting task. If do fails for an id,
-// the error is printed as a line on standard error, and the other ids are still processed.
+// each calls the function do for every id, and the function show for the resulting task. If do fails for an id, the
+// error is printed as a line on standard error and, with --json, as an object on standard output. The other ids are
+// still processed.
 func (x *tasks) each(ids []string, do func(id string) (schedule.TaskRow, error), show func(schedule.TaskRow) error) error {
 	code := program.ExitOK
 	for _, id := range ids {

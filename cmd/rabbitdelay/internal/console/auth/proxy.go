@@ -31,7 +31,7 @@ type Proxy struct {
 	Logger *zap.Logger
 }
 
-// RefusedError is the reason why a request is refused, even if the proxy has identified its user.
+// RefusedError says why a request is refused, and with which status code.
 type RefusedError struct {
 	Code   int // status code of the HTTP response
 	Reason string

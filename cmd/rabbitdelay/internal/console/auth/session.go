@@ -67,7 +67,6 @@ func (f *File) userOf(session string, now time.Time) (User, bool) {
 
 // newBrowser returns the value of a browser's cookie, "id.signature". The signature covers the id and the user name.
 // The cookie grants no permissions. Login attempts with it are counted separately from those of unknown browsers.
-
 func (f *File) newBrowser(name string) string {
 	id := random(text)
 	return id + "." + f.sign("browser", id+"\x00"+name)

@@ -135,7 +135,7 @@ func readRequeue(r *request) (service.Requeue, error) {
 	return q, in.err
 }
 
-// discards reports whether a request is for the page that discards messages. It has the same form as the page that
+// discards reports whether a request is for the page that discards messages, which has the same form as the page that
 // requeues them.
 func discards(r *request) bool { return strings.HasSuffix(r.URL.Path, "/discard") }
 
@@ -201,8 +201,8 @@ func (p *Pages) suggestDead(r *request, queue string) (reasons, destinations []s
 	return tidy(reasons), tidy(destinations)
 }
 
-// doRequeue starts a job for the messages that a dry run has selected. If the form differs from that dry run, it does
-// another dry run instead.
+// doRequeue starts a job for the messages that a dry run has selected. If the form has changed since that dry run, it
+// does another dry run instead.
 func (p *Pages) doRequeue(r *request) (answer, error) {
 	if r.form.Get("do") == "count" {
 		return r.count(strings.TrimPrefix(r.URL.Path, "/"), p.askRequeue)
@@ -220,7 +220,7 @@ func (p *Pages) doRequeue(r *request) (answer, error) {
 	return answer{to: link("job", "id", j.ID)}, err
 }
 
-// outcomes describes the outcomes in words, similar to those of the command.
+// outcomes describes the outcomes of a dry run in words similar to those of "rabbitdelay requeue".
 var outcomes = []struct {
 	is   inspect.RequeueOutcome
 	text string
@@ -329,7 +329,7 @@ func (p *Pages) trace(r *request) (answer, error) {
 	return a, nil
 }
 
-// sentence returns s with an initial capital letter and a full stop.
+// sentence returns s with an initial capital letter, and with a full stop unless it already ends in punctuation.
 func (l *language) sentence(s string) string {
 	first, n := utf8.DecodeRuneInString(s)
 	if n == 0 {

@@ -20,7 +20,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/taskview"
 )
 
-// maxDownload is the maximum number of rows of a download. A longer list says so in the name of its file.
+// maxDownload is the maximum number of rows of a download. If a list is longer, the name of the file says how many rows
+// it has.
 const maxDownload = 100_000
 
 // download contains the addresses from which a list can be downloaded, one for each format.
@@ -57,8 +58,8 @@ type table struct {
 	rows func(each func(...any) error) error
 }
 
-// downloads answers with all rows of a list. It sends rows while it reads others, so that a long list needs little
-// memory.
+// downloads returns a handler that sends all rows of a list as a file. It sends rows while it reads others, so that a
+// long list needs little memory.
 func (p *Pages) downloads(name string, list func(*request) (table, error), known ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := p.request(w, r)
@@ -134,9 +135,9 @@ func (o *rowWriter) begin() error {
 	return o.csv.Write(o.table.columns)
 }
 
-// row writes one row.
+// row writes one row, preceded by the headers and the beginning of the file if it is the first.
 func (o *rowWriter) row(values ...any) error {
-	const slow = 30 * time.Second // a client may take this long to accept some rows
+	const slow = 30 * time.Second // a client may take this long to accept 1000 rows
 	if o.rows%1000 == 0 {
 		if err := supported(http.NewResponseController(o.w).SetWriteDeadline(time.Now().Add(slow))); err != nil {
 			return err
@@ -167,7 +168,7 @@ func (o *rowWriter) row(values ...any) error {
 	return err
 }
 
-// close writes the end of the table.
+// close writes the end of the file, and its beginning if there were no rows.
 func (o *rowWriter) close() error {
 	if !o.begun {
 		if err := o.begin(); err != nil {

@@ -188,8 +188,8 @@ func nowHref(f schedule.Filter, from, to time.Time) string {
 	return link("./", "queue", f.Queue, "from", exact(from), "to", exact(to))
 }
 
-// axisText formats a time for an axis. It leaves out the parts of the date that are the same throughout the time span
-// and now.
+// axisText formats a time for an axis. Depending on the length of the axis and the distance from now, it shows seconds,
+// leaves out the date or the time of day, or adds the year.
 func axisText(l *language, t, now time.Time, span time.Duration) string {
 	const day = 24 * time.Hour
 	away := t.Sub(now).Abs()

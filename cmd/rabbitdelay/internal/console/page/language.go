@@ -74,7 +74,7 @@ func (l *language) dates() *language {
 	return l
 }
 
-// known formats a number, which may be unknown or only a lower bound.
+// known formats n. If unknown is true, n is only a lower bound, and 0 means that nothing is known.
 func (l *language) known(n any, unknown bool) string {
 	switch n := toInt(n); {
 	case !unknown:
@@ -106,7 +106,7 @@ func (l *language) fromNow(at, now time.Time) string {
 	return l.text("in %s", shown.Roughly(d))
 }
 
-// listed joins names, and replaces all except the first few by their number.
+// listed joins names. If there are more than three, it counts those after the third.
 func (l *language) listed(names []string) string {
 	const show = 3
 	if len(names) > show {
@@ -159,8 +159,9 @@ var scriptTexts = []string{
 	"now", "in %s", "%s ago", "live", "paused", "no connection", "no connection, trying again", "Pause", "Resume", "Light", "Dark",
 }
 
-// foreignTexts lists the texts of other packages that pages show: states, areas, roles, actions of the audit, and
-// reasons why something is missing.
+// foreignTexts lists texts that pages look up by a variable, so that the test of the catalogue cannot find them in a
+// call of text, plural or say: states, areas, roles, actions of the audit, reasons why something is missing, and
+// notices and questions.
 var foreignTexts = []string{
 	"active", "ended", "invalid", "stopped", "interrupted", "critical", "warning", "problem", "good", "JSON", "binary",
 	"broker", "database", "dead-letters", "relays", "management", "objects", "messages", "permissions", "arguments", "bindings", "policies", "nodes", "alarms", "plugin",

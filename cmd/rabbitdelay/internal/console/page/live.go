@@ -64,7 +64,8 @@ func beginStream(w http.ResponseWriter) (send func([]byte) error, err error) {
 	}, nil
 }
 
-// feedNow sends the parts of the first page. All users who view the same time span share one rendering.
+// feedNow sends the parts of the first page. All users with the same view, time zone, language and role share one
+// rendering.
 func (p *Pages) feedNow(ctx context.Context, q *request, send func([]byte) error) error {
 	return p.svc.Watch(ctx, q.who.Identity, func(o service.Overview) error {
 		event, err := p.liveEvent(q, o)
@@ -82,8 +83,8 @@ const (
 	relax = 20
 )
 
-// feedPage returns a feed of the live part of a page. All users of the same page with the same fields share one query
-// and one rendering.
+// feedPage returns a feed of the live part of a page. All users of the same page with the same fields, time zone,
+// language and role share one query and one rendering.
 func (p *Pages) feedPage(page handler) feed {
 	return func(ctx context.Context, q *request, send func([]byte) error) error {
 		var last []byte
@@ -137,7 +138,8 @@ func (p *Pages) pageEvent(q *request, page handler) (event []byte, pause time.Du
 	return e.event, max(pace, relax*e.took), nil
 }
 
-// supported returns err, or nil if err only says that deadlines are not supported, as by a test's server.
+// supported returns err, or nil if err only says that the ResponseWriter does not support deadlines, as httptest's
+// recorder does not.
 func supported(err error) error {
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil

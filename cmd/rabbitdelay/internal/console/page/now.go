@@ -26,7 +26,7 @@ type nowData struct {
 	Age       time.Duration // the age of the overview
 }
 
-// relay is a relay that is listed in the database. Runs is false if its process has died.
+// relay is a relay that is listed in the database. Runs is false if the relay has not been seen lately.
 type relay struct {
 	taskview.Relay
 

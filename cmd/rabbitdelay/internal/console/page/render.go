@@ -55,7 +55,7 @@ type view struct {
 	Texts     map[string]string // the texts of console.js
 	Other     otherLanguage     // the language to switch to
 	LiveHref  string            // the address of the stream that updates the page
-	Still     bool              // nothing updates the page
+	Still     bool              // the page shows the note that nothing updates it
 	Download  *download         // download of the list on the page
 	Root      string            // leads from the page's address to the console, such as ../ for a nested address
 
@@ -308,7 +308,7 @@ type bodyView struct {
 	Size   int
 	Kind   string // JSON, text or binary
 	Text   string
-	Base64 string // a binary body in base64
+	Base64 string // the shown part of a binary body, in base64
 	Cut    int    // the number of bytes that are not shown
 }
 

@@ -84,7 +84,7 @@ func unknownField(r *request, known []string) error {
 	return nil
 }
 
-// maxForm limits the body of a form. The limit for a task's body is Config.MaxBody.
+// maxForm limits the size of a form in bytes, if the handler in front of this package has not parsed it.
 const maxForm = 4 << 20
 
 func (p *Pages) request(w http.ResponseWriter, r *http.Request) (*request, error) {

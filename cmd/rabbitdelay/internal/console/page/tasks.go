@@ -31,9 +31,9 @@ type tasksData struct {
 	FirstHref  string
 	NextHref   string
 	Bulk       []bulkLink
-	ErrorsHref string // the same tasks grouped by error; empty if they have no errors
+	ErrorsHref string // the same tasks grouped by error; empty if tasks of the filter's status have no errors
 	Suggest    service.Suggestions
-	Due, Ended column // Ended has no address if none of the tasks has ended
+	Due, Ended column // Ended has no address unless the list is of ended tasks or ordered by their end
 	Problem    string // why the filter could not be parsed
 }
 
@@ -43,7 +43,8 @@ type column struct {
 	Aria string // the aria-sort value: ascending, descending, or none
 }
 
-// columnOf returns the header of a column whose ascending order is first and whose descending order is last.
+// columnOf returns the header of a column in a list with the sort order sorted. The orders first and last are the
+// column's ascending and descending order.
 func columnOf(sorted, first, last schedule.Sort, filter url.Values) column {
 	c := column{Aria: "none"}
 	next := last
@@ -77,7 +78,7 @@ func readSort(r *request, s schedule.Status) (schedule.Sort, error) {
 	}
 }
 
-// bulkLink links to a change of all selected tasks.
+// bulkLink links to a change of all tasks that the filter selects.
 type bulkLink struct{ Label, Href, Kind string }
 
 func (p *Pages) tasks(r *request) (answer, error) {

@@ -188,14 +188,14 @@ func addPlaces(l *language, o service.Overview, add addReason) {
 
 // Thresholds for failures and lateness.
 const (
-	// late is a lateness that a working relay and idle handlers never reach, and veryLate is the lateness above which
-	// tasks are considered overdue.
+	// late is a lateness that a working relay and idle handlers never reach, and veryLate is the lateness that is a
+	// problem if half of the tasks reach it, and worth a warning if 1 % do.
 	late     = 10 * time.Second
 	veryLate = 2 * time.Minute
 	// newest is the period whose lateness is compared with the rest of the hour.
 	newest = 10 * time.Minute
-	// manyFailed is how many tasks must have failed in an hour before a failure rate of a tenth is reported. Below
-	// that, a few bad tasks can be the cause.
+	// manyFailed is how many tasks must have failed in an hour before a failure for every ten done tasks is a problem
+	// rather than a warning. Below that, a few bad tasks can be the cause.
 	manyFailed = 10
 )
 

@@ -23,8 +23,8 @@ func (c *Core) operator(who Identity) change.Operator {
 	}}
 }
 
-// Change applies a to the task, and returns the task after the change. It returns the errors of the corresponding
-// method of schedule.Store.
+// Change applies an action to the task with the given id, and returns the task after the change. It returns the errors
+// of the corresponding method of schedule.Store.
 func (c *Core) Change(ctx context.Context, who Identity, id string, a change.Action) (schedule.TaskRow, error) {
 	return c.operator(who).Task(ctx, id, a)
 }
@@ -40,8 +40,8 @@ func (c *Core) BulkCount(ctx context.Context, f schedule.Filter, a change.Action
 	})
 }
 
-// Bulk starts a job that changes the tasks that f selects, but no more than count. The caller passes the number that
-// BulkCount returned and the user confirmed.
+// Bulk starts a job that changes at most count of the tasks that f selects. The count is the number that BulkCount
+// returned and the user confirmed.
 func (c *Core) Bulk(ctx context.Context, who Identity, f schedule.Filter, a change.Action, count int64) (Job, error) {
 	if count < 1 {
 		return Job{}, &change.FieldError{Field: "count", Reason: fmt.Sprintf("count is %d; expected the number of tasks that a dry run has counted, which must be at least 1", count)}
@@ -65,7 +65,7 @@ func (c *Core) Bulk(ctx context.Context, who Identity, f schedule.Filter, a chan
 	return c.start(ctx, who, change.BulkEntry(f, a, count, false), count, q)
 }
 
-// all returns f without the fields that select and order a page.
+// all returns f without the fields that select, order and trim a page.
 func all(f schedule.Filter) schedule.Filter {
 	f.Limit, f.After, f.Sort, f.WithoutBody = 0, "", schedule.SortDue, false
 	return f
@@ -81,7 +81,7 @@ type bulkRequest struct {
 	Count  int64           `json:"count"`
 }
 
-// bulk runs a job, or resumes it if it was interrupted.
+// bulk runs a job that Bulk started, or resumes it if it was interrupted, and returns its outcome in one line.
 func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, error) {
 	s, err := c.store()
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, err
 	began := time.Now()
 	o.Progress = func(p schedule.BulkProgress) {
 		w.at(before+p.Changed, string(p.Place))
-		select { // for the same duration as the batch took, so that other clients get their turn
+		select { // for as long as the batch took, but at most breath, so that other clients get their turn
 		case <-time.After(min(time.Since(began), breath)):
 		case <-ctx.Done():
 		}

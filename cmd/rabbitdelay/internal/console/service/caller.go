@@ -32,7 +32,7 @@ type Identity struct {
 	Role Role
 }
 
-// Caller is the originator of a request, together with what a page needs to render its answer. The handler in front of
+// Caller describes who sent a request, together with what a page needs to render its answer. The handler in front of
 // the pages and the API stores it in the request's context.
 type Caller struct {
 	Identity

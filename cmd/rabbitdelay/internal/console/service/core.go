@@ -21,15 +21,16 @@ import (
 type Config struct {
 	Store *taskview.Store
 	DB    *sql.DB // the database of Store
-	// Client returns the client that requeues dead letters. It is called for each requeue.
+	// Client returns the client that requeues and discards dead letters. It is called for each dry run and each job.
 	Client func() (*amqpx.Client, error)
-	// Look returns the source for an inspection of the broker. Source.Tasks is not used.
+	// Look returns the source for an inspection of the broker. Source.Tasks and Source.Peek are not used.
 	Look func(ctx context.Context) (status.Source, error)
 	// Previous returns the layouts that Retire deletes.
 	Previous func(ctx context.Context) (topology.Topology, error)
 	// Problem returns the reason why the process cannot do its work, or nil.
 	Problem func() error
-	// Keep is how long audit entries and jobs are kept before they are deleted.
+	// Keep is how long audit entries and jobs are kept. If it is zero, each purge deletes all of them except running
+	// jobs.
 	Keep time.Duration
 	// Discarded is the directory in which discarded messages are saved. If it is empty, messages cannot be discarded.
 	Discarded string
@@ -57,7 +58,8 @@ type Core struct {
 	unkept     atomic.Pointer[error] // the outcome of the last update of the history
 }
 
-// New returns a Core immediately, without connecting to anything. Close stops its background work.
+// New starts the background work of a Core, and returns it without waiting for the database or the broker. Close stops
+// the background work.
 func New(cfg Config) *Core {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -74,7 +76,8 @@ func New(cfg Config) *Core {
 	return c
 }
 
-// Close stops the jobs of this process and waits for them until ctx ends. Another process can continue the jobs.
+// Close stops the background work, including the jobs of this process, and waits until it has ended or ctx ends.
+// Another process on the same database can continue the jobs.
 func (c *Core) Close(ctx context.Context) error {
 	c.cancel()
 	ended := make(chan struct{})

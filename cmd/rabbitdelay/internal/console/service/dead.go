@@ -45,7 +45,8 @@ func (r Requeue) action() string {
 // goodbye is the timeout for closing a connection.
 const goodbye = 2 * time.Second
 
-// Peek returns the messages at the head of a dead-letter queue or of the parked queue. Only operators see the bodies.
+// Peek returns the messages at the head of a dead-letter queue or of the parked queue. Only operators see the bodies
+// and most header values.
 func (c *Core) Peek(ctx context.Context, who Identity, queue string, limit int) (inspect.Peeked, error) {
 	if err := within("limit", limit, inspect.MaxPeek); err != nil {
 		return inspect.Peeked{}, err
@@ -158,11 +159,12 @@ func (c *Core) Requeue(ctx context.Context, who Identity, r Requeue) (Job, error
 }
 
 // reservedAtOnce is the number of messages that a job reserves with one write. If the job's process is killed and the
-// job is continued, the job processes up to twice this number of messages fewer than its limit allows.
+// job is continued, reserved messages that are not known to be processed count as processed, so the job may process
+// fewer messages than its limit allows.
 const reservedAtOnce = 100
 
-// requeue runs the job. It records how many messages it may process before it processes them, so that a job that
-// continues after its process was killed does not exceed its limit.
+// requeue runs a job that Requeue started. It records how many messages it may process before it processes them, so
+// that a job that continues after its process was killed does not exceed its limit.
 func (c *Core) requeue(ctx context.Context, w *working, r Requeue) (string, error) {
 	before := w.now().Done
 	reserved, err := strconv.ParseInt(w.now().place, 10, 64)
@@ -227,7 +229,8 @@ func doneBefore(n, unsure int64) string {
 	return text
 }
 
-// DescribeDead describes a filter in words. It includes header values only if values is set, which is for operators.
+// DescribeDead describes a filter in words. It includes header values only if values is true, because only operators
+// may see them.
 func DescribeDead(f inspect.DeadLetterFilter, values bool) string {
 	var parts []string
 	add := func(name, value string) {

@@ -54,7 +54,7 @@ func within(field string, n, most int) error {
 	return nil
 }
 
-// ofBroker wraps an error from the broker in ErrBroker, ErrRefused or ErrNoQueue.
+// ofBroker wraps an error from the broker in ErrBroker, ErrRefused or ErrNoQueue. Other errors are returned unchanged.
 func ofBroker(err error) error {
 	if err == nil || ours(err) || errors.Is(err, inspect.ErrPeek) {
 		return err

@@ -15,7 +15,7 @@ import (
 const MaxBins = 240
 
 // Histogram counts pending tasks by due time. If the user has not chosen a time span, the first bin contains the
-// overdue tasks, and bins further in the future are wider.
+// overdue tasks, if there are any, and bins further in the future are wider.
 type Histogram struct {
 	From, To time.Time
 	Bins     []taskview.HistogramBucket
@@ -30,8 +30,8 @@ var growing = []time.Duration{
 	120 * 24 * time.Hour, 240 * 24 * time.Hour, 366 * 24 * time.Hour,
 }
 
-// Histogram counts pending tasks by due time between from and to. If both are zero, it counts from the oldest overdue
-// task to a year ahead.
+// Histogram counts pending tasks by due time between from and to. If both are zero, it ignores bins, and counts from
+// the oldest overdue task to a year ahead in bins of growing width.
 func (c *Core) Histogram(ctx context.Context, f schedule.Filter, from, to time.Time, bins int) (Histogram, error) {
 	s, err := c.store()
 	if err != nil {

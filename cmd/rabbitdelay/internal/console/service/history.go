@@ -103,8 +103,8 @@ func (h *history) consecutive(level int, spans []time.Time) int {
 	return len(spans)
 }
 
-// view returns the history up to now. It reads the minutes that are too recent for the table from the tasks, unless it
-// has just done so.
+// view returns the history up to now. It reads the minutes that are too recent for the table from the tasks, but to
+// limit the load, not until relax times the duration of the last such reading has passed.
 func (h *history) view(ctx context.Context, s *taskview.Store, now time.Time) (v History, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,8 +122,8 @@ func (h *history) view(ctx context.Context, s *taskview.Store, now time.Time) (v
 	return v, nil
 }
 
-// joined returns the spans of a resolution in chronological order. It computes recent spans that are not kept yet
-// from the finer spans.
+// joined returns the spans of a resolution in which tasks ended, in chronological order. It computes recent spans that
+// are not kept yet from the finer spans.
 func (h *history) joined(level int, finer []taskview.CompletionStats, now time.Time) []taskview.CompletionStats {
 	r := resolutions[level]
 	young := map[int64]taskview.CompletionStats{}
@@ -217,7 +217,7 @@ func (c *Core) complete(ctx context.Context, t *table, level int, missing []time
 			return s.CompletionStats(ctx, missing[n-1], resolutions[level].width, n)
 		})
 		took := time.Since(began)
-		if err != nil && !errors.Is(err, errSlow) { // too many tasks, so skip these spans; later ones are computed from finer spans
+		if err != nil && !errors.Is(err, errSlow) { // too many tasks, so skip these spans; spans of a later time are computed from finer ones
 			return err
 		}
 		for _, e := range list {

@@ -29,7 +29,8 @@ type request struct {
 	Retire  bool         `json:"retire,omitempty"`
 }
 
-// words describes the request in words. It includes header values only if values is set, which is for operators.
+// words describes the request in words. It includes header values only if values is true, because only operators may
+// see them.
 func (q request) words(values bool) string {
 	switch {
 	case q.Bulk != nil:
@@ -67,8 +68,8 @@ type working struct {
 	r  record
 }
 
-// progress records in tx the position of the job and the tasks that it changed. It returns errNotMine if this process
-// no longer owns the job.
+// progress records the position of the job and the tasks that it changed, in tx unless tx is nil. It returns errNotMine
+// if this process no longer owns the job.
 func (w *working) progress(ctx context.Context, tx sqldb.Conn, done int64, place string, ids []any) error {
 	now := w.now()
 	now.Done, now.place = done, place
@@ -79,7 +80,8 @@ func (w *working) progress(ctx context.Context, tx sqldb.Conn, done int64, place
 	return err
 }
 
-// at sets the position that the job's next heartbeats record.
+// at sets the job's position in memory. It is written to the ledger by heartbeats, unless the job itself records it,
+// and at the end of the job.
 func (w *working) at(done int64, place string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,7 +100,7 @@ func (c *Core) start(ctx context.Context, who Identity, e change.Entry, total in
 	if !who.Role.May(RoleOperator) {
 		return Job{}, fmt.Errorf("%s: %w", e.Action, ErrForbidden)
 	}
-	text, err := json.Marshal(q) //nolint:musttag // only ContinueJob reads it
+	text, err := json.Marshal(q) //nolint:musttag // only ContinueJob and detailOf read it
 	if err != nil {
 		return Job{}, err
 	}
@@ -285,7 +287,8 @@ func (c *Core) Audit(ctx context.Context, who Identity, target, before string, l
 	return read(ctx, c, func(ctx context.Context) ([]Entry, error) { return c.visibleEntries(ctx, who, target, before, limit) })
 }
 
-// AuditLongerThan reports whether Audit has more than n entries about a target, or in all if target is empty.
+// AuditLongerThan reports whether the audit has more than n entries about a target, or more than n entries in all if
+// target is empty.
 func (c *Core) AuditLongerThan(ctx context.Context, target string, n int) (bool, error) {
 	return read(ctx, c, func(ctx context.Context) (bool, error) { return c.ledger.longer(ctx, target, n) })
 }

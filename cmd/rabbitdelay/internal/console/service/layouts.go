@@ -19,7 +19,7 @@ import (
 // RetirePlan describes what a retirement would do.
 type RetirePlan struct {
 	Layouts []status.Layout
-	Text    string // in the format of the command
+	Text    string // the plan, as "rabbitdelay retire --dry-run" prints it
 	Refused string // why the retirement is not possible now; empty if it is possible
 }
 

@@ -30,10 +30,11 @@ type Entry struct {
 type ledger interface {
 	// add writes an entry, or a job's entry together with its request.
 	add(ctx context.Context, r record) error
-	// outcome adds the result to an entry, and the reason if the change failed.
+	// outcome adds the result to an entry and, if the change failed, the reason.
 	outcome(ctx context.Context, id, result, why string) error
-	// entries returns the newest entries, including the requests of jobs. If target is a task's id, the entries
-	// include the bulk changes that changed this task.
+	// entries returns the newest entries, including the requests of jobs. If before is an entry's id, it returns only
+	// entries older than that one. If target is a task's id, the entries include the bulk changes that changed this
+	// task.
 	entries(ctx context.Context, target, before string, limit int) ([]record, error)
 	// longer reports whether entries would return more than n entries without a limit.
 	longer(ctx context.Context, target string, n int) (bool, error)
@@ -46,7 +47,7 @@ type ledger interface {
 	reached(ctx context.Context, tx sqldb.Conn, r record, tasks []any) (mine bool, err error)
 	// end records the outcome of a job that r.owner owns. A stopped job keeps its state.
 	end(ctx context.Context, r record) error
-	// stop stops a running job of any owner, and reports whether the job was running.
+	// stop marks a running job of any owner as stopped, and reports whether it did.
 	stop(ctx context.Context, id string) (bool, error)
 	// take assigns a job to another owner, and reports whether it did. The job must have failed, or have been interrupted
 	// or stopped, or its owner must have stopped sending heartbeats.
@@ -84,7 +85,8 @@ func newEntry(who Identity, x change.Entry) Entry {
 	return e
 }
 
-// recorded records the entry and then calls do. It returns ErrForbidden if the caller is not an operator.
+// recorded records the entry, calls do, and adds the error of do to the entry. It returns ErrForbidden if the caller is
+// not an operator.
 func (c *Core) recorded(ctx context.Context, who Identity, x change.Entry, do func() error) error {
 	e := newEntry(who, x)
 	if !who.Role.May(RoleOperator) {

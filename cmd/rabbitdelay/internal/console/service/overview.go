@@ -48,7 +48,7 @@ type Overview struct {
 // HorizonCount counts the pending tasks that are due before Until but not before the Until of the previous count.
 type HorizonCount struct {
 	Name  string // overdue, 1m, 1h, 1d, 7d, 30d, later
-	Until time.Time
+	Until time.Time // zero for later
 	Count int64
 	More  bool // counting stopped at the limit
 }
@@ -98,7 +98,7 @@ func (o *Overview) addUnseen(area doctor.Area, err error) {
 const (
 	fresh    = 4 * time.Second  // the maximum age of an overview that is reused
 	patience = 20 * time.Second // the timeout of one survey of the broker, which may wait for up to three queues that do not answer
-	waiting  = 2 * time.Second  // how long to wait for a new overview if there is one that is not outdated
+	waiting  = 2 * time.Second  // how long to wait for a new overview before returning one that is not outdated
 	rating   = 5 * time.Second  // the timeout for the message rates, which are read at the same time as the rest
 	outdated = 3 * patience     // the age at which an overview is no longer shown; no survey takes longer
 	counted  = 10_000           // the limit of each count of tasks
@@ -112,8 +112,8 @@ type looks struct {
 	next chan struct{} // closed when the current survey ends; nil if none is running
 }
 
-// Overview returns an overview, shared by all callers, that is at most a few seconds old. As in other methods, only
-// operators see why something could not be read or done.
+// Overview returns an overview that all callers share. It is at most a few seconds old, or up to a minute if the
+// current survey takes long. As in other methods, only operators see why something could not be read or done.
 func (c *Core) Overview(ctx context.Context, who Identity) (Overview, error) {
 	o, err := c.overview(ctx)
 	if !who.Role.May(RoleOperator) && o.Problem != "" {

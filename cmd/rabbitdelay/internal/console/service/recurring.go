@@ -34,7 +34,8 @@ func (c *Core) Recurring(ctx context.Context, who Identity) ([]schedule.Recurrin
 	})
 }
 
-// LastRuns returns, by name, the last occurrence of each recurring task that has ended.
+// LastRuns returns, for each of the named recurring tasks, the last of its occurrences that have ended. The result is
+// keyed by the name. A task without such an occurrence is missing.
 func (c *Core) LastRuns(ctx context.Context, names []string) (map[string]schedule.TaskRow, error) {
 	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) (map[string]schedule.TaskRow, error) {
 		return s.Recurring().LastRuns(ctx, schedule.NoTx, names)
@@ -131,7 +132,7 @@ func (c *Core) seenDestinations() (list []topology.Destination) {
 			list = append(list, topology.Destination{Queue: d.Name})
 			continue
 		}
-		for i := range len(d.Name) { // both the exchange and the routing key may contain a colon
+		for i := range len(d.Name) { // both the exchange and the routing key may contain a colon, so every prefix may be the exchange
 			if d.Name[i] == ':' {
 				list = append(list, topology.Destination{Exchange: d.Name[:i]})
 			}

@@ -39,7 +39,8 @@ type ScheduleResult struct {
 	Err     error
 }
 
-// Schedule writes the tasks. If a task could not be written, its result contains the error.
+// Schedule writes the tasks. If a task is rejected, its result contains the error. Schedule itself returns errors that
+// concern the whole call, such as the database's.
 func (c *Core) Schedule(ctx context.Context, who Identity, tasks []NewTask) ([]ScheduleResult, error) {
 	s, err := c.store()
 	if err != nil {

@@ -80,7 +80,7 @@ type Suggestions struct{ Queues, Tags []string }
 
 const (
 	suggestMost  = 200         // the maximum number of names of one kind
-	suggestEvery = time.Minute // how often the tags are read
+	suggestEvery = time.Minute // how long the tags are cached
 )
 
 // suggestions caches the tags that were last read.
@@ -137,12 +137,12 @@ type TaskDetail struct {
 	Effects []taskview.Effect
 	Records []idempotency.Record
 	Why     string      // a sentence that explains the task's current state
-	Trace   trace.Trace // what Why is based on, to explain it in another language
+	Trace   trace.Trace // the facts from which Why was derived, so that a page can explain them in another language
 	TraceID string      // from the task's trace context; empty if it has none
 	Audit   []Entry
 }
 
-// Task returns a task with its history. Only operators see its Body.
+// Task returns a task with its history. Only operators see its body and most of its header values.
 func (c *Core) Task(ctx context.Context, who Identity, id string) (TaskDetail, error) {
 	return readStore(ctx, c, func(ctx context.Context, s *taskview.Store) (d TaskDetail, err error) {
 		if d.Task, err = s.Get(ctx, schedule.NoTx, id); err != nil {
@@ -204,7 +204,7 @@ func (c *Core) destination(name string) *status.Destination {
 }
 
 // Trace searches for a message or task. It also searches the dead-letter queues, which takes seconds. Only operators
-// see bodies.
+// see bodies and most header values.
 func (c *Core) Trace(ctx context.Context, who Identity, id string) (trace.Trace, error) {
 	src, err := c.source(ctx)
 	if err != nil {

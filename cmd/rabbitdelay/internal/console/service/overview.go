@@ -47,7 +47,7 @@ type Overview struct {
 
 // HorizonCount counts the pending tasks that are due before Until but not before the Until of the previous count.
 type HorizonCount struct {
-	Name  string // overdue, 1m, 1h, 1d, 7d, 30d, later
+	Name  string    // overdue, 1m, 1h, 1d, 7d, 30d, later
 	Until time.Time // zero for later
 	Count int64
 	More  bool // counting stopped at the limit

@@ -96,6 +96,9 @@ func TestDiscardOnAFullDisk(t *testing.T) {
 	_, err = ch.QueueDeclare("lying", true, false, false, false, nil)
 	check(t, err)
 	check(t, ch.PublishWithContext(t.Context(), "", "lying", true, false, amqp.Publishing{MessageId: "1"}))
+	// The broker answers after it has received what was published on the channel before.
+	_, err = ch.QueueDeclarePassive("lying", true, false, false, false, nil)
+	check(t, err)
 	job := w.finished(w.must(200, "POST", "/api/v1/discard", `{"queue":"lying","limit":1}`)["job"].(map[string]any))
 	if q, _ := w.broker.Queue("lying"); job["state"] != "failed" || !strings.Contains(job["error"].(string), "serve.discarded") || q.Ready != 1 {
 		t.Errorf(`got the job %v and %d messages in the queue, want a failed job with an error containing "serve.discarded", and 1`, job, q.Ready)

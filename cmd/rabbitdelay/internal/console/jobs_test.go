@@ -221,6 +221,9 @@ func (w *world) requeues(most int, rate float64) (job service.Job, went func() i
 	for i := range 2 * most {
 		check(w.t, ch.PublishWithContext(w.t.Context(), "", "lying", true, false, amqp.Publishing{MessageId: fmt.Sprint(i)}))
 	}
+	// The broker answers after it has received what was published on the channel before.
+	_, err = ch.QueueDeclarePassive("lying", true, false, false, false, nil)
+	check(w.t, err)
 	went = func() int {
 		q, _ := w.broker.Queue("orders")
 		return q.Ready

@@ -64,6 +64,7 @@ func TestSlowManagement(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+				synctest.Wait() // waits until the broker has received the messages
 				m, err := live.NewManagement(live.ManagementConfig{URL: "http://broker.test:15672", Transport: slowly(answer)})
 				if err != nil {
 					t.Fatal(err)

@@ -61,6 +61,14 @@ func TestTakeByAReadOnlyUser(t *testing.T) {
 	}
 }
 
+// received waits until the broker has received what was published to the queue on the channel.
+func received(t *testing.T, ch *amqp.Channel, queue string) {
+	t.Helper()
+	if _, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The counts of a queue that the user may not see, which RabbitMQ hides since 4.3, are unknown and not 0.
 func TestTakeOfHiddenObjects(t *testing.T) {
 	srv := inmemory.New(t, amqptest.Options{Version: "4.3.0"})
@@ -73,6 +81,7 @@ func TestTakeOfHiddenObjects(t *testing.T) {
 		if err := ch.PublishWithContext(t.Context(), "", q.Name, false, false, amqp.Publishing{}); err != nil {
 			t.Fatal(err)
 		}
+		received(t, ch, q.Name)
 	}
 	for _, p := range []amqptest.Permission{amqptest.PermissionConfigure, amqptest.PermissionWrite, amqptest.PermissionRead} {
 		srv.Deny("", p, "^[^a]")
@@ -101,6 +110,7 @@ func TestTakeInUTC(t *testing.T) {
 	if err := ch.PublishWithContext(t.Context(), "", "q.dead", false, false, amqp.Publishing{Timestamp: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
+	received(t, ch, "q.dead")
 	db, err := sql.Open("sqlite", t.TempDir()+"/tasks.db")
 	if err != nil {
 		t.Fatal(err)

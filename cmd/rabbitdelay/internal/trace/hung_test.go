@@ -31,6 +31,7 @@ func TestTakeWithAHungDatabase(t *testing.T) {
 		if err := ch.PublishWithContext(t.Context(), "", "q.dead", false, false, amqp.Publishing{MessageId: "m"}); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait() // waits until the broker has received the message
 		db := hung.DB(t)
 		store, err := taskview.New(db, schedule.Config{})
 		if err != nil {

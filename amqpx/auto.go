@@ -12,16 +12,16 @@ import (
 
 // AutoConfig configures NewAuto.
 type AutoConfig struct {
-	// Bucket is used for every delay that no other strategy handles. Required.
+	// Bucket is used for every delay for which no other strategy is chosen. It is required.
 	Bucket *dlx.Bucket
-	// TTL is used for exactly the delays that it declares; nil for none.
+	// TTL is used for exactly the delays that it declares. It may be nil.
 	TTL *dlx.TTL
-	// Plugin is used for delays from PluginMin to PluginMax, both inclusive; nil for none. Set it only if
-	// live.ProbePlugin has found the plugin.
+	// Plugin is used for delays from PluginMin to PluginMax, both inclusive. It may be nil. Set it only if
+	// live.ProbePlugin has found the plugin on the broker.
 	Plugin               Strategy
 	PluginMin, PluginMax time.Duration
-	// Native is used instead of Bucket for every remaining delay; nil for none. The queues of Bucket are still
-	// declared. Set it only if live.ProbeInstants has found that the broker delays messages until a given time.
+	// Native is used instead of Bucket for every remaining delay. It may be nil. Bucket's queues are declared even if
+	// Native is set. Set it only if live.ProbeInstants has found that the broker delays messages until a given time.
 	Native *dlx.Native
 }
 
@@ -80,7 +80,7 @@ func (a *auto) Topology() topology.Topology { return a.topo }
 // Prefix returns the prefix of the names of all broker objects.
 func (a *auto) Prefix() string { return a.cfg.Bucket.Prefix() }
 
-// MaxDelay returns the longest delay of any of the strategies.
+// MaxDelay returns the longest delay that any of the strategies is used for, which for Plugin is PluginMax.
 func (a *auto) MaxDelay() time.Duration {
 	d := a.cfg.Bucket.MaxDelay()
 	if a.cfg.TTL != nil {
@@ -95,7 +95,7 @@ func (a *auto) MaxDelay() time.Duration {
 	return d
 }
 
-// Bindings returns the bindings of all strategies, because messages for a destination may use any of them.
+// Bindings returns the bindings of all strategies, because messages for one destination may have delays of any length.
 func (a *auto) Bindings(dest topology.Destination) []topology.Binding {
 	var all []topology.Binding
 	for _, s := range a.all {
@@ -126,8 +126,8 @@ func (a *auto) choose(delay time.Duration) Strategy {
 	return a.cfg.Bucket
 }
 
-// Route returns the route of the strategy that choose selects. If the delay is too long, the error names the longest
-// delay of all strategies.
+// Route returns the route of the strategy that choose selects. If that strategy does not support the delay, the error
+// names MaxDelay in place of its own longest delay.
 func (a *auto) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	r, err := a.choose(delay).Route(dest, delay, tolerance)
 	if de, ok := errors.AsType[*topology.DelayError](err); ok {

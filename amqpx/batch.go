@@ -23,9 +23,9 @@ import (
 // A Delay counts from when its message is first published, so messages with the same delay keep their order
 // however long the batch takes.
 //
-// If some messages fail permanently, the error is a *BatchError with their errors by index, and all other messages were
-// sent. An invalid message (*MessageError, *topology.DelayError and so on) fails the whole batch with its error before
-// anything is sent.
+// If some messages are refused, or are not confirmed before the deadline, the error is a *BatchError with their errors
+// by index, and all other messages were confirmed. If a message is invalid, SendBatch returns its error (a
+// *MessageError, *topology.DelayError and so on), and sends none of the messages.
 func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 	failed := map[int]*SendError{}
 	var mu sync.Mutex
@@ -43,11 +43,14 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 }
 
 // SendEach is like SendBatch, for a caller that wants each result without waiting for the slowest message. It calls
-// outcome once per message, as soon as the message's result is known, with the message's index and nil or a *SendError.
-// outcome is called from several goroutines and must not block. All calls have returned when SendEach returns.
+// outcome once per message with the message's index and nil or a *SendError, usually while other messages are still
+// being sent. For messages with the same delay and destination, it calls outcome in their order unless one of them has
+// to be tried again. The function is called from several goroutines and must not block. All calls have returned when
+// SendEach returns.
 //
-// SendEach returns an error if a message is invalid, in which case nothing was sent and outcome was not called, or if
-// outcome panicked or ended its goroutine (runtime.Goexit), in which case all messages were still tried.
+// If outcome is nil or a message is invalid, SendEach returns an error without sending anything or calling outcome. It
+// also returns an error if outcome has panicked or ended its goroutine (runtime.Goexit). All messages were tried even
+// then.
 func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i int, err error)) error {
 	if outcome == nil {
 		return fmt.Errorf("%w: SendEach: outcome is nil; pass a function, or use SendBatch, which collects the outcomes", ErrConfig)
@@ -113,12 +116,12 @@ func (c *Client) sendEach(ctx context.Context, msgs []Message, outcome func(i in
 type batch struct {
 	c       *Client
 	items   []prepared
-	ctxs    []context.Context // one context per message from the hooks; nil without hooks
+	ctxs    []context.Context // the context that the hooks returned for each message; nil if no hook observes sends
 	start   time.Time
 	outcome func(i int, err error)
 }
 
-// finish reports the result of a message that the client has admitted.
+// finish reports the result of an admitted message, which then no longer counts as being sent (Client.sends).
 func (b *batch) finish(i int, err error) {
 	b.tell(i, err)
 	b.c.sends.done(err)
@@ -132,9 +135,9 @@ func (b *batch) tell(i int, err error) {
 	b.outcome(i, err)
 }
 
-// order returns the order in which the messages are published: by delay. Messages with similar delays enter the
-// same queue, and a run of messages for one queue costs the broker a third less than the same messages interleaved
-// with messages for other queues.
+// order returns the indexes of the messages in the order in which they are published, which is by delay. Messages with
+// similar delays enter the same queue, and a run of messages for one queue costs the broker a third less than the same
+// messages interleaved with messages for other queues.
 func (b *batch) order() []int {
 	order := make([]int, len(b.items))
 	for i := range order {
@@ -146,7 +149,8 @@ func (b *batch) order() []int {
 	return order
 }
 
-// groups divides the messages, in publishing order, into groups that enter the same queue for the same destination.
+// groups divides the messages into one group for each pair of first queue and destination. The groups, and the messages
+// in them, are in publishing order.
 func (b *batch) groups() []*group {
 	type key struct {
 		entry, queue string
@@ -171,8 +175,8 @@ func (b *batch) groups() []*group {
 	return groups
 }
 
-// publishAll publishes one group after another. A group that must wait for its destination or its queue continues
-// concurrently with the next groups.
+// publishAll starts one group after another, and waits for all of them. The next group starts when the previous one has
+// written all of its messages, or has written none for groupPatience because its destination or its queue is not ready.
 func (b *batch) publishAll(ctx context.Context) {
 	groups := b.groups()
 	if len(groups) == 1 {
@@ -192,11 +196,11 @@ type group struct {
 	b     *batch
 	items []int
 
-	inflight []batchItem // published and not yet confirmed, oldest first
-	again    []int       // items that failed in this round and are to be tried again
-	pause    time.Duration
+	inflight []batchItem   // published and not yet confirmed, oldest first
+	again    []int         // items that failed in this round and are to be tried again
+	pause    time.Duration // the longest pause that one of these items needs; 0 for the usual back-off
 
-	wrote atomic.Int64
+	wrote atomic.Int64  // number of messages written so far
 	waits chan struct{} // closed when the next group may start
 	once  sync.Once
 }
@@ -206,7 +210,7 @@ type batchItem struct {
 	attempt
 }
 
-// groupPatience is how long a group may make no progress before the next group starts.
+// groupPatience is how long a group may go without writing a message before the next group starts.
 const groupPatience = 20 * time.Millisecond
 
 // yield lets the next group start.
@@ -255,7 +259,8 @@ func (g *group) rounds(ctx context.Context) {
 	}
 }
 
-// publishItem writes item i, or handles the failure to write it.
+// publishItem writes item i. If that fails, it passes the failure to followItem. If the message has a channel to
+// itself, publishItem then waits for the outcomes of all messages that the group has written.
 func (g *group) publishItem(ctx context.Context, i int) {
 	p := &g.b.items[i]
 	a := g.b.c.publish(ctx, p, g.enter)
@@ -284,15 +289,15 @@ func (g *group) enter(ctx context.Context, w *flow.Window, e flow.Entry, cost in
 	return w.Enter(ctx, e, cost)
 }
 
-// reap waits for the outcome of the group's oldest unconfirmed message and handles it.
+// reap waits for the outcome of the group's oldest unconfirmed message and passes it to followItem.
 func (g *group) reap(ctx context.Context) {
 	it := g.inflight[0]
 	g.inflight = g.inflight[1:]
 	g.followItem(ctx, it.index, it.by, it.wait(ctx))
 }
 
-// followItem handles the outcome of a try to publish item i: it reports the result, or notes that the item has to be
-// tried again.
+// followItem decides what the outcome of a try means for item i: it reports the final result, or adds the item to those
+// that are tried again in the next round.
 func (g *group) followItem(ctx context.Context, i int, sess *session, o flow.Outcome) {
 	p := &g.b.items[i]
 	s := g.b.c.follow(ctx, p, sess, o)

@@ -20,15 +20,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Client sends delayed messages to, and consumes from, one RabbitMQ broker or cluster. It is safe for concurrent
-// use. The zero value is not usable; use Open. Methods of a nil Client, such as that of a failed Open, and of a zero
-// Client return an error that wraps ErrClosed, if they return errors.
+// Client sends delayed messages to, and consumes from, one RabbitMQ broker or cluster. It is safe for concurrent use.
+// Use Open to create one. If a Client is nil, for example because Open failed, or is the zero value, the methods that
+// return an error return one that wraps ErrClosed. Do not call its other methods.
 //
 // A client keeps one connection for publishing and, from the first call to Consume, another for consuming, so that a
 // broker that blocks publishers does not delay acknowledgements. The broker may close a connection because of a failed
-// declaration, so destinations are declared on a third connection, which is closed after a minute without use.
-// Operations of package inspect each use their own connection for the same reason. So does a consumer whose queue has
-// made the broker close a connection before.
+// declaration, so destinations are declared on a third connection, which is closed after a minute without use. For the
+// same reason, each operation of package inspect has its own connection, and so does a consumer if consuming from its
+// queue has made the broker close a connection.
 type Client struct {
 	cfg      Config
 	strategy Strategy
@@ -50,7 +50,7 @@ type Client struct {
 	closingSince atomic.Pointer[time.Time] // nil before Close
 	forced       context.Context           // cancelled when the context of Close ends
 	force        context.CancelCauseFunc
-	over         context.Context // cancelled shortly after forced, which closes the connections abruptly
+	over         context.Context // cancelled at the end of Close, or shortly after forced; then connections are closed abruptly
 	cut          context.CancelFunc
 	shut         chan struct{} // closed when Close has finished, after shutErr is set
 	shutErr      error
@@ -59,16 +59,16 @@ type Client struct {
 // openTimeout bounds Open when its context has no deadline.
 const openTimeout = 30 * time.Second
 
-// Open connects to the broker, checks in a few round trips whether the strategy's topology exists, and declares it if it
-// is missing. It retries until the context ends, or for 30 s if the context has no deadline. It fails immediately if
-// retrying is pointless, for example because of an untrusted certificate or a *topology.ConflictError. Refused
-// credentials are final only if they are refused again after 2 s or more, because a starting broker refuses all users.
-// RabbitMQ takes 3 s to answer a wrong password.
+// Open connects to the broker, checks in a few round trips whether the strategy's topology exists, and declares it if
+// it is missing (unless Config.Declare is DeclareNothing). It retries until the context ends, or for 30 s if the
+// context has no deadline. It fails immediately if retrying is pointless, for example because of an untrusted
+// certificate or a *topology.ConflictError. Refused credentials are final only if they are refused again after 2 s or
+// more, because a starting broker refuses all users. RabbitMQ takes 3 s to answer a wrong password.
 //
-// Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. Open's error contains that
-// of the last attempt. Errors caused by the configuration wrap ErrConfig. A strategy that has to test the broker with
-// messages of its own (InstantProber) cannot do so while an alarm blocks publishers, and the error then wraps
-// ErrBlocked.
+// Without Config.Logger, Open writes one line to slog.Default after 3 s of failed attempts. Open's error wraps the
+// error of the last attempt. Errors caused by the configuration wrap ErrConfig. If the strategy has to test the broker
+// with messages of its own (InstantProber), and a memory or disk alarm blocks publishers until the deadline, the error
+// wraps ErrBlocked.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	direct := cfg.Dial == nil
 	var tell func(why error)
@@ -146,7 +146,8 @@ type session struct {
 	pub *flow.Publisher
 }
 
-// declaring returns the configuration of the client's declarer.
+// declaring returns the configuration of the client's declarer. The parameter direct says that connections use the
+// default dialer, so the declarer can dial a node by its IP address.
 func (c *Client) declaring(direct bool) declare.Config {
 	return declare.Config{
 		Strategy: c.strategy, OnlyLook: c.cfg.Declare == DeclareNothing, QueueType: c.cfg.QueueType,
@@ -170,8 +171,9 @@ func (c *Client) declaring(direct bool) declare.Config {
 	}
 }
 
-// Apply declares a topology in addition to the strategy's own, such as an application's exchanges and queues. It
-// fails with a *topology.ConflictError if the broker has a different object with one of the names.
+// Apply declares a topology in addition to the strategy's own, such as an application's exchanges and queues. It does
+// so whatever Config.Declare is. It fails with a *topology.ConflictError if the broker has a different object with one
+// of the names.
 func (c *Client) Apply(ctx context.Context, t topology.Topology) error {
 	if err := c.opened(); err != nil {
 		return err
@@ -179,7 +181,8 @@ func (c *Client) Apply(ctx context.Context, t topology.Topology) error {
 	return c.decl.Apply(ctx, t)
 }
 
-// setupPublish prepares a new publishing connection for use.
+// setupPublish opens a publisher on a new connection and, at the same time, makes sure that the strategy's topology
+// exists. If the strategy is an InstantProber, it then tests the broker.
 func (c *Client) setupPublish(ctx context.Context, s *wire.Session) (*session, error) {
 	if !wire.IsRabbitMQ(s.Broker) {
 		c.log.Warn("the broker is not RabbitMQ; it may ignore the quorum queue arguments that prevent message loss",
@@ -224,13 +227,13 @@ type QueueInfo struct {
 	Consumers int
 }
 
-// QueueInfo asks the broker about a queue with a passive declaration, which changes nothing. It takes three round
-// trips on the connection for declarations, on a separate channel. Before RabbitMQ 4.3 it needs no permission on
-// the queue, and since then any of configure, write or read.
+// QueueInfo asks the broker about a queue with a passive declaration, which changes nothing. For a queue with messages
+// or consumers, it takes three round trips on the connection for declarations. Before RabbitMQ 4.3 it needs no
+// permission on the queue, and since then any of configure, write or read.
 //
-// The broker reports a queue that does not answer as empty and without consumers. If a queue looks like that, and the
-// user may read it, QueueInfo also fetches a message from it, to find out whether it answers. If it receives a message
-// that has just arrived, it requeues that message.
+// The broker reports a queue that does not answer as empty and without consumers. If a queue looks like that, QueueInfo
+// therefore tries to fetch a message from it, which shows whether the queue answers unless the user is not allowed to
+// read it. A message that has just arrived is requeued. Then QueueInfo asks the broker again.
 //
 // Ready excludes messages that consumers have not acknowledged, messages that are still in a delay queue, and messages
 // that the last delay queue is transferring at that moment. So a queue without ready messages may still receive some.
@@ -314,8 +317,8 @@ func (c *Client) answers(ctx context.Context, sess *declare.Session, queue strin
 // return with ErrClosed, and connections to a broker that does not answer are cut. The error is then a *CloseError that
 // says what was left unfinished. So give Close a separate context, with a deadline shorter than the process's grace
 // period. Do not pass the context whose cancellation started the shutdown. It has already ended, so Close would not
-// wait at all. With a context that never ends, Close takes as long as the longest deadline of a send plus the longest
-// drain time of a consumer (30 s each by default).
+// wait at all. With a context that never ends, Close may take the longest drain time of a consumer plus the longest
+// deadline of a send (30 s each by default), and a few seconds more.
 //
 // Close may be called more than once, and concurrently. All calls wait for the end of the shutdown and return the same
 // error, and the end of any of their contexts cuts the shutdown short.
@@ -361,5 +364,6 @@ func (c *Client) shutDown() error {
 	return &left
 }
 
-// closeGrace is how long the connections may still take to close gracefully after the end of Close's context.
+// closeGrace is how long the connections may still take to close gracefully after Close's context has ended and the
+// consumers have stopped.
 const closeGrace = 200 * time.Millisecond

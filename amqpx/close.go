@@ -11,14 +11,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
-// CloseError is returned by Close if its context ended before everything was done. errors.Is and errors.As find the
-// context's error and the errors in Messages.
+// CloseError is returned by Close if its context ended before messages were confirmed or handlers had returned, and
+// these were therefore cut off. errors.Is and errors.As find the context's error and the errors in Messages.
 type CloseError struct {
-	// Unconfirmed counts the messages of Send, SendBatch and SendEach that were not confirmed. Their callers
-	// received the same errors.
+	// Unconfirmed counts the messages whose send failed after Close's context had ended, or had not returned when Close
+	// did. It includes the retries and dead letters of consumers.
 	Unconfirmed int
-	// Messages holds the errors of the first 100 of these messages. Each error says whether the message was not
-	// sent or whether its outcome is unknown.
+	// Messages holds the errors of the first 100 sends that failed, which their callers have received too. Each error
+	// says whether the message was not sent or whether its outcome is unknown.
 	Messages []*SendError
 	// Handlers counts the handlers that were cut off when Close's context ended: they failed after that, or were still
 	// running. Their messages were not acknowledged and will be delivered again.
@@ -42,7 +42,7 @@ func (e *CloseError) Error() string {
 	return fmt.Sprintf("close: %v: %s", e.Cause, strings.Join(left, "; "))
 }
 
-// Unwrap returns the context's error and those of the messages.
+// Unwrap returns Cause and the errors in Messages.
 func (e *CloseError) Unwrap() []error {
 	errs := []error{e.Cause}
 	for _, m := range e.Messages {
@@ -51,9 +51,10 @@ func (e *CloseError) Unwrap() []error {
 	return errs
 }
 
-// underWay counts, without a lock, the messages that are being sent: from the call to Send to its return.
+// underWay counts, without a lock, the messages that are being sent, each from the call to Send until its result is
+// known.
 type underWay struct {
-	count atomic.Int64  // number of messages, minus notAccepting after close
+	count atomic.Int64  // number of messages; after close, minus notAccepting
 	none  chan struct{} // closed when there are no messages and no more can be admitted
 	once  sync.Once
 
@@ -63,7 +64,8 @@ type underWay struct {
 	first  []*SendError
 }
 
-// notAccepting is subtracted from the count by close, which makes it negative.
+// notAccepting is what close subtracts from the count, so that a negative count means that no more messages are
+// admitted.
 const notAccepting = 1 << 62
 
 // maxCloseMessages bounds CloseError.Messages.
@@ -84,7 +86,7 @@ func (u *underWay) admit(n int) error {
 	}
 }
 
-// done records that one message was confirmed or has failed.
+// done removes one message from the count. A non-nil error is recorded once keepFailures has been called.
 func (u *underWay) done(err error) {
 	if err != nil && u.keep.Load() {
 		u.mu.Lock()
@@ -121,8 +123,8 @@ func (u *underWay) len() int {
 // keepFailures starts recording failures, which CloseError then contains.
 func (u *underWay) keepFailures() { u.keep.Store(true) }
 
-// failures waits for the remaining messages, which fail when their connections are closed, and returns the recorded
-// failures.
+// failures waits up to wire.CloseWait for the remaining messages, which fail because their connections are closed. It
+// returns the number of failed messages, in which it includes any that still remain, and the first recorded errors.
 func (u *underWay) failures() (failed int, first []*SendError) {
 	select {
 	case <-u.none:

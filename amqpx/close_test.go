@@ -296,6 +296,7 @@ func TestClientThatWasNotOpened(t *testing.T) {
 			"ConsumeAll":     c.ConsumeAll(ctx),
 			"Forward":        c.Forward(ctx, nil, topology.Destination{Queue: "q"}, 0),
 			"Health":         c.Health(),
+			"Listed":         c.Listed(topology.Destination{Queue: "q"}),
 			"PauseConsuming": c.PauseConsuming("q", amqpx.PauseHandBack),
 			"QueueInfo":      queueErr,
 			"Send":           c.Send(ctx, amqpx.Message{Queue: "q"}),

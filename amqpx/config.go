@@ -27,18 +27,18 @@ import (
 type Declaration string
 
 const (
-	// DeclareMissing creates the strategy's topology, and destination queues that do not exist. It needs the
-	// configure permission. It is the default.
+	// DeclareMissing creates the strategy's topology, and destination queues that do not exist. The client needs the
+	// configure permission. This is the default.
 	DeclareMissing Declaration = "missing"
-	// DeclareListed creates the strategy's topology and the destinations in Config.Destinations. Any other
-	// destination is refused with a *topology.DestinationError, so that a typo does not create a queue without
-	// consumers. Broker-named reply queues are the exception: they need not be listed.
+	// DeclareListed creates the strategy's topology and the destinations in Config.Destinations. Any other destination
+	// is refused with a *topology.DestinationError, so that a typo does not create a queue without consumers.
+	// Broker-named reply queues and the dead-letter queues of listed destinations need not be listed.
 	DeclareListed Declaration = "listed"
 	// DeclareNothing checks that objects exist and creates none. Use it for clients without the configure permission,
-	// after `rabbitdelay apply`. It assumes that an object exists if the user is not allowed to see it (since RabbitMQ
-	// 4.3, seeing an object needs some permission on it). It re-binds its destinations, because AMQP offers no other
-	// way to check a binding. This needs write on the destination's queue and read on the delivery exchange. Without
-	// these permissions Send fails with a *topology.DestinationError.
+	// after `rabbitdelay apply`. If the user is not allowed to see an object (since RabbitMQ 4.3, that needs some
+	// permission on it), the client assumes that the object exists. The client re-binds its destinations, because AMQP
+	// offers no other way to check a binding. For that it needs write on the destination's queue and read on the
+	// delivery exchange. Without these permissions Send fails with a *topology.DestinationError.
 	DeclareNothing Declaration = "nothing"
 )
 
@@ -59,8 +59,8 @@ const (
 	defaultHeldBytes    = 64 << 20
 )
 
-// Config configures a Client. Only URL or URLs is required. All other fields have the defaults given here, which
-// apply to zero values.
+// Config configures a Client. Only one of URL and URLs is required. Any other field that is zero has the default given
+// here.
 type Config struct {
 	// URL is the broker's URL, amqp:// or amqps://. The user and password in it are percent-encoded. The password never
 	// appears in logs or errors.
@@ -68,20 +68,21 @@ type Config struct {
 	// URLs lists further nodes of the same cluster. The client tries these and URL in random order, each of them
 	// once before it tries any of them again. After a lost connection it tries the other nodes first.
 	URLs []string
-	// Login returns the user and password to use in place of those in the URLs. It is called for each new
-	// connection, so it can read credentials that are rotated, from a file or a vault for example. Its errors are
-	// treated like a broker that does not answer, and must not contain the password. Its ctx ends after
-	// DialTimeout.
+	// Login returns the user and password to use in place of those in the URLs. It is called for each new connection,
+	// so it can read credentials that are rotated, from a file or a vault for example. If it fails, the client tries
+	// again as if the broker did not answer. The error must not contain the password, because it is logged. The context
+	// ends after DialTimeout.
 	Login func(ctx context.Context) (username, password string, err error)
-	// TLS configures amqps connections: root CAs, client certificates and server name. By default the client uses
-	// the system's root CAs and the URL's host.
+	// TLS configures amqps connections: root CAs, client certificates and server name. By default the client uses the
+	// URL's parameters cacertfile, certfile, keyfile and server_name_indication and, without them, the system's root
+	// CAs, no client certificate and the URL's host.
 	TLS *tls.Config
 	// GetTLS returns the TLS configuration for each handshake and takes precedence over TLS. Use it for certificates
 	// that are renewed while the process runs. Clients made by package config use it to read their certificate files
 	// again. The client clones the returned value.
 	GetTLS func() *tls.Config
-	// ExternalAuth authenticates with the client certificate (SASL EXTERNAL) in place of the URL's user. The
-	// broker needs the plugin rabbitmq_auth_mechanism_ssl.
+	// ExternalAuth authenticates with the client certificate (SASL EXTERNAL) instead of a user and password from URL or
+	// Login. The broker needs the plugin rabbitmq_auth_mechanism_ssl.
 	ExternalAuth bool
 
 	// Dial makes the network connection below AMQP and TLS, in place of the default TCP dialer. Use it to connect
@@ -95,12 +96,12 @@ type Config struct {
 	QueueType topology.QueueType
 	// Declare says what the client may create on the broker. The default is DeclareMissing.
 	Declare Declaration
-	// Destinations sets retry policies, dead-letter queues and leads by destination. Destinations that are not
-	// listed use the defaults.
+	// Destinations sets the retry policy, dead-letter queue and lead of each listed destination. Other destinations
+	// have the defaults, or are refused (see DeclareListed).
 	Destinations []topology.Destination
 
-	// ConnectionName is the name that RabbitMQ's management UI shows, at most 200 bytes. The default is
-	// "rabbitdelay".
+	// ConnectionName is the first part of the connection names that RabbitMQ's management UI shows, at most 200 bytes.
+	// The second part says what the connection is for, such as "publish". The default is "rabbitdelay".
 	ConnectionName string
 	// Heartbeat is the heartbeat interval, 1 s to 65535 s. The default is 10 s. A dead connection is noticed
 	// within three intervals. A "?heartbeat=SECONDS" in a URL overrides it, where 0 means the broker's own
@@ -124,12 +125,12 @@ type Config struct {
 	// it creates anything, so that order numbers in routing keys do not fill the broker with queues.
 	MaxRouteQueues int
 	// MaxInFlight is the number of messages that may await their confirm. The default is 1024, of which one queue may
-	// use half. A body over 16 KiB counts as several messages. At the limit, Send waits. Messages for a queue that has
-	// confirmed nothing for a second do not count.
+	// use half. A body over 16 KiB counts as several messages. At the limit, Send waits. When a queue has confirmed
+	// nothing for a second, its messages no longer count.
 	MaxInFlight int
-	// MaxBody is the largest accepted body in bytes. The default is 16 MiB, which is also the default of the
-	// broker's max_message_size since 4.0. If the broker's limit is lower, the broker refuses the first message
-	// above it, and the client refuses further ones for a minute.
+	// MaxBody is the largest accepted body in bytes. The default is 16 MiB, which is also the default of the broker's
+	// max_message_size since 4.0. If the broker's limit is lower, the broker refuses the first message above its limit,
+	// and the client refuses further such messages for a minute.
 	MaxBody int
 	// HeldBytes limits how far each consumer enlarges its buffer while it holds messages until their due time
 	// (see Lead): it buffers more messages than its prefetch only up to this total size in bytes. The default
@@ -146,10 +147,10 @@ type Config struct {
 	//
 	// Only consumers that hold messages may consume from such queues: those of this package, and others that implement
 	// docs/wire.md. A Lead in Destinations takes precedence. For exchanges and broker-named reply queues, only a Lead
-	// in Destinations applies. There is no lead with the ttl strategy, or for a message with a Tolerance.
+	// in Destinations applies. A message with a Tolerance has no lead. A lead with the ttl strategy is an error.
 	Lead time.Duration
 
-	// Now returns this process's wall clock time. The default is time.Now. Tests can set a clock that is wrong.
+	// Now returns this process's wall clock time. The default is time.Now. Tests use it to simulate a wrong clock.
 	Now func() time.Time
 	// Logger receives the client's log. By default the client logs nothing, except one line to slog.Default when
 	// Open has waited for the broker for 3 s.
@@ -158,7 +159,7 @@ type Config struct {
 	Hooks []Hook
 }
 
-// WithDefaults returns the configuration with the defaults filled in.
+// WithDefaults returns the configuration with the defaults filled in, except for Strategy, whose default Open creates.
 func (c Config) WithDefaults() Config {
 	setDefault(&c.QueueType, topology.Quorum)
 	setDefault(&c.Declare, DeclareMissing)
@@ -192,9 +193,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Validate checks every field and reports all problems together. Call it on the result of WithDefaults. Every
-// error wraps ErrConfig. An error about a value that is out of range or not one of the allowed values is also a
-// *topology.FieldError.
+// Validate reports all problems of the configuration together. Call it on the result of WithDefaults. Every error wraps
+// ErrConfig. For a value that is out of range, or not one of the allowed values, it also wraps a *topology.FieldError.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(field, format string, args ...any) {
@@ -293,7 +293,8 @@ func unusable(s Strategy) (reason string) {
 	return ""
 }
 
-// destination returns the destination of a queue with its configured retry policy and dead-letter queue.
+// destination returns the configured destination of a queue, or one with the defaults if the queue is not in
+// Destinations.
 func (c Config) destination(queue string) topology.Destination {
 	for _, d := range c.Destinations {
 		if d.Queue == queue {
@@ -303,7 +304,7 @@ func (c Config) destination(queue string) topology.Destination {
 	return topology.Destination{Queue: queue}
 }
 
-// lead returns how long before its due time a message is delivered to the destination.
+// lead returns the configured lead of a destination.
 func (c Config) lead(dest topology.Destination) time.Duration {
 	for i := range c.Destinations {
 		if d := &c.Destinations[i]; d.Lead != nil && d.Queue == dest.Queue && d.Exchange == dest.Exchange && d.RoutingKey == dest.RoutingKey {
@@ -339,7 +340,7 @@ func (c Config) wire() wire.Config {
 	}
 }
 
-// tlsFor returns the TLS configuration for one handshake.
+// tlsFor returns the TLS configuration for one handshake with the node of a URL. The caller may modify it.
 func (c Config) tlsFor(uri amqp.URI) (*tls.Config, error) {
 	switch {
 	case c.GetTLS != nil:
@@ -350,24 +351,29 @@ func (c Config) tlsFor(uri amqp.URI) (*tls.Config, error) {
 	return tlsfiles.Files{CA: uri.CACertFile, Cert: uri.CertFile, Key: uri.KeyFile, ServerName: uri.ServerName}.Read()
 }
 
-// configError is an error about one field.
+// configError is an error about one field, and wraps ErrConfig in addition to err.
 type configError struct{ err error }
 
 func (e *configError) Error() string        { return ErrConfig.Error() + ": " + e.err.Error() }
 func (e *configError) Unwrap() error        { return e.err }
 func (e *configError) Is(target error) bool { return target == ErrConfig }
 
-// maxConnectionName keeps the name readable in the lists of the management UI.
+// maxConnectionName is the maximum length of ConnectionName in bytes. It keeps the lists of the management UI readable.
 const maxConnectionName = 200
 
 func (c *Client) listed(dest topology.Destination) error { return c.cfg.Listed(dest) }
 
-// Listed calls Config.Listed on the client's configuration.
-func (c *Client) Listed(dest topology.Destination) error { return c.cfg.Listed(dest) }
+// Listed returns the result of Config.Listed for the client's configuration.
+func (c *Client) Listed(dest topology.Destination) error {
+	if err := c.opened(); err != nil {
+		return err
+	}
+	return c.cfg.Listed(dest)
+}
 
-// Listed returns the client's error for a destination that is missing from Destinations when Declare is DeclareListed.
-// It returns nil if the destination is listed, is the dead-letter queue of a listed destination, or is a broker-named
-// queue, which cannot be created by mistake. With any other Declare, it returns nil.
+// Listed returns the error with which a client refuses a destination that is missing from Destinations if Declare is
+// DeclareListed. It returns nil if the destination is listed, is the dead-letter queue of a listed destination, or is a
+// broker-named queue, which cannot be created by mistake. With any other Declare, it returns nil.
 func (c Config) Listed(dest topology.Destination) error {
 	if c.Declare != DeclareListed || dest.ServerNamed() {
 		return nil
@@ -403,7 +409,7 @@ func (e *unlistedError) Listed() []topology.Destination { return e.list }
 // maxNamed is the maximum number of destinations that an error names.
 const maxNamed = 10
 
-// some joins the first maxNamed names and counts the rest.
+// some joins the first maxNamed names, and adds the number of the others.
 func some(names []string) string {
 	if more := len(names) - maxNamed; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
@@ -427,8 +433,8 @@ func (c Config) strategy() (Strategy, error) {
 // configuration gives the same answers in every process. Packages dlx and plugin implement it without importing
 // this package.
 type Strategy interface {
-	// Name returns the strategy's name: ttl, bucket, nservicebus, celery, plugin, native, auto, or that of a custom
-	// strategy.
+	// Name returns the strategy's name. The names of this module's strategies are ttl, bucket, nservicebus, celery,
+	// plugin, native and auto.
 	Name() string
 	// Prefix returns the prefix of the names of all broker objects, including those that the client creates: route
 	// queues and the lock.
@@ -439,17 +445,17 @@ type Strategy interface {
 	// Bindings returns the bindings that connect the delivery exchange to a destination. The destination's target
 	// queue must exist before they are declared.
 	Bindings(dest topology.Destination) []topology.Binding
-	// Route returns where to publish a message that is due after delay. The delay of the route is at least delay.
-	// With a tolerance, it may be up to delay + tolerance if that saves hops. A delay of 0 uses no delay queue.
-	// Errors are *topology.DelayError or *topology.KeyError.
+	// Route returns where to publish a message that is due after delay. The delay of the route is at least delay. With
+	// a tolerance, it may be up to delay + tolerance if that saves hops. A delay of 0 uses no delay queue. Errors are
+	// of type *topology.DelayError, *topology.KeyError or *topology.DestinationError.
 	Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error)
 	// MaxDelay returns the longest delay that Route accepts.
 	MaxDelay() time.Duration
 }
 
-// InstantProber is a Strategy whose routes may have an InstantHeader. A broker that ignores this header would deliver
-// the messages immediately. Therefore a Client uses such routes on a connection only after test messages on that
-// connection have shown that the broker delays them.
+// InstantProber is implemented by strategies whose routes may have an InstantHeader. A broker that ignores this header
+// would deliver the messages immediately. Therefore a Client uses such routes on a connection only after test messages
+// on that connection have arrived with their delay.
 type InstantProber interface {
 	// Canary returns the bindings that lead to a test queue, which the client declares, and one route to it
 	// through each queue in which messages wait. If there are no routes, nothing needs to be tested.

@@ -18,8 +18,8 @@ import (
 
 // Consume runs handler on the messages in queue until ctx is cancelled or the client is closed. It then stops
 // receiving, waits for running handlers (WithDrainTimeout), and returns nil, or ErrDrainTimeout. Messages that no
-// handler has started on go back to the queue immediately. If the broker does not answer, Consume waits for it for at
-// most 2 s, and no longer than the drain time.
+// handler has started on go back to the queue immediately. If the broker does not answer while Consume stops, Consume
+// waits at most 2 s for it, and no longer than the drain time.
 //
 // Consume survives lost connections, and even the deletion of the queue, which it declares and binds again. Until it
 // has started to consume for the first time, a refusal by the broker that lasts for 2 s is final, and the error wraps
@@ -31,26 +31,27 @@ import (
 // then continues on a separate connection for this queue, so that the client's other consumers keep their connection,
 // and retries until the queue is back. Health and ConsumerStats.Connection show this.
 //
-// Consume returns ErrConfig for a queue to which no retry could be sent, because it belongs to a delay strategy, such
-// as delay.parked, or because its name is too long. It returns ErrConfig for a stream too, because a stream keeps
+// Consume returns ErrConfig for a queue to which no retry could be sent, because the queue belongs to a delay strategy,
+// such as delay.parked, or because its name is too long. It also returns ErrConfig for a stream, because a stream keeps
 // acknowledged messages.
 //
 // A message is acknowledged only after its handler has returned nil, or after the broker has confirmed its retry
 // or its dead letter.
 //
-// The error is a *ConsumeError. To consume several queues, use ConsumeAll.
+// Consume wraps these errors in a *ConsumeError, which errors.As finds. To consume several queues, use ConsumeAll.
 func (c *Client) Consume(ctx context.Context, queue string, handler Handler, opts ...ConsumeOption) error {
 	return c.ConsumeAll(ctx, Consumer{queue, handler, opts})
 }
 
-// Consumer holds the arguments of one Consume, for ConsumeAll.
+// Consumer holds the arguments for one of the consumers that ConsumeAll runs.
 type Consumer struct {
 	Queue   string
 	Handler Handler
 	Options []ConsumeOption
 }
 
-// ConsumeError is returned by Consume and ConsumeAll. It says why the consumer of a queue stopped or could not start.
+// ConsumeError is wrapped by the errors of Consume and ConsumeAll. It says why the consumer of a queue stopped or could
+// not start.
 type ConsumeError struct {
 	Queue string
 	Err   error
@@ -61,10 +62,10 @@ func (e *ConsumeError) Error() string { return fmt.Sprintf("consume %s: %v", e.Q
 // Unwrap returns the cause.
 func (e *ConsumeError) Unwrap() error { return e.Err }
 
-// ConsumeAll is like Consume, for several queues. It runs until ctx is cancelled or the client is closed. If one
-// consumer fails permanently, ConsumeAll stops all of them, so that no process continues with only some of its
-// consumers. If any of them is invalid, it starts none. It returns when all of them have stopped. The error joins a
-// *ConsumeError for each consumer that failed.
+// ConsumeAll is like Consume, for several consumers, usually of different queues. It runs until ctx is cancelled or the
+// client is closed. If one consumer fails permanently, ConsumeAll stops all of them, so that no process continues with
+// only some of its consumers. If any of them is invalid, it starts none. It returns when all of them have stopped. The
+// error joins a *ConsumeError for each consumer that failed.
 func (c *Client) ConsumeAll(ctx context.Context, consumers ...Consumer) error {
 	if err := c.opened(); err != nil {
 		return err
@@ -109,7 +110,7 @@ func joinConsumers(consumers []Consumer, errs []error) error {
 	return errors.Join(all...)
 }
 
-// newConsumer returns a consumer of a queue, or an error if the arguments of Consume are invalid.
+// newConsumer returns a consumer that has not been started, or an error if the arguments of Consume are invalid.
 func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption) (*consume.Consumer, error) {
 	if err := c.consumable(queue); err != nil {
 		return nil, err
@@ -195,8 +196,9 @@ func (c *Client) checkRoutes(set consume.Settings) error {
 	return nil
 }
 
-// routesBack returns an error if a message could not return to the queue after one of the delays. The strategy
-// auto may use different strategies for different delays, which may allow queue names of different lengths.
+// routesBack returns an error if there is a delay after which a message could not return to the queue. It checks
+// several delays because the auto strategy may use a different strategy for each, and strategies differ in the length
+// of the queue names that they allow.
 func (c *Client) routesBack(queue string, delays ...time.Duration) error {
 	for _, delay := range delays {
 		_, err := c.strategy.Route(topology.Destination{Queue: queue}, delay, 0)

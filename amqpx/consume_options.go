@@ -39,14 +39,14 @@ func WithConcurrency(n int) ConsumeOption {
 	}
 }
 
-// WithPrefetch sets the maximum number of unacknowledged messages, 1 to 65535. They include the messages that are being
-// handled and those whose retry or dead letter is being published. The default is four times the concurrency, at most
-// 65535.
+// WithPrefetch sets the maximum number of messages that the broker has delivered and that are not acknowledged, 1 to
+// 65535. These include the messages that are being handled and those whose retry or dead letter is being published. The
+// default is four times the concurrency, at most 65535.
 //
 // When messages that are held until their due time (Config.Lead) use half of the prefetch, the consumer doubles it, up
 // to 65535, by starting additional consumers on the broker. On a queue with a single active consumer, the additional
-// consumers receive nothing, so set a prefetch of at least the number of messages that arrive during the lead plus a
-// second.
+// consumers receive nothing. There, set a prefetch of at least the number of messages that arrive during the lead and
+// one more second.
 func WithPrefetch(n int) ConsumeOption {
 	return func(o *consumeOptions) {
 		o.expect(n >= 1 && n <= consume.MaxPrefetch, "WithPrefetch", n, "1 to 65535")
@@ -54,9 +54,8 @@ func WithPrefetch(n int) ConsumeOption {
 	}
 }
 
-// WithHeldBytes sets the size in bytes up to which the consumer enlarges its buffer while it holds messages until
-// their due time (Config.Lead). The default is Config.HeldBytes, 64 MiB. Each message counts as its body plus 1
-// KiB.
+// WithHeldBytes sets the size in bytes up to which the consumer enlarges its buffer while it holds messages until their
+// due time (Config.Lead). The default is Config.HeldBytes, 64 MiB. Each message counts as its body plus 1 KiB.
 //
 // Above that size the consumer uses only its prefetch. Further messages wait in their queue and may be late. The
 // option does not limit the prefetch itself, whose messages may be of any size.
@@ -78,15 +77,16 @@ func WithDrainTimeout(d time.Duration) ConsumeOption {
 	}
 }
 
-// WithRetry sets the retry policy, in place of the one in Config.Destinations. Zero fields have the defaults of
-// topology.Retry: 5 attempts, a back-off of 1 s that doubles up to 10 min, and no immediate repetitions
-// (ImmediateRetries).
+// WithRetry sets the retry policy, in place of the one in Config.Destinations. Fields that are zero have the defaults
+// of topology.Retry: 5 attempts, a back-off of 1 s that doubles up to 10 min with a jitter of 20 %, and no immediate
+// repetitions (ImmediateRetries).
 func WithRetry(r topology.Retry) ConsumeOption { return func(o *consumeOptions) { o.set.Retry = r } }
 
-// WithBackoff sets how long a message waits for its next attempt after err, in place of the retry policy's growing
-// delay. The policy's MaxAttempts still applies, and RetryIn and Snooze take precedence. A delay below 10 ms, such as
-// 0, becomes 1 s. A delay that the strategy does not support is replaced by one that it supports (see RetryIn). The
-// function is called at most once per delivery, on the handlers' goroutines. If it panics, the policy's delay applies.
+// WithBackoff sets a function that returns how long a message waits for its next attempt after err, in place of the
+// retry policy's growing delay. The policy's MaxAttempts still applies, and RetryIn and Snooze take precedence. A delay
+// below 10 ms, such as 0, becomes 1 s. A delay that the strategy does not support is replaced by one that it supports
+// (see RetryIn). The function is called at most once per delivery, on the handlers' goroutines. If it panics, the
+// policy's delay applies.
 func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOption {
 	return func(o *consumeOptions) {
 		o.expect(backoff != nil, "WithBackoff", "nil", "a function, or no option")
@@ -96,8 +96,8 @@ func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOpti
 
 // WithErrorPolicy sets a function that decides from the handler's error what happens to the message. policy returns an
 // error to use in place of the handler's, such as Reject(err), RetryIn(d, err), Snooze(d) or Requeue(err). If it
-// returns nil or the same error, the retry policy applies. It is not called for panics, or for errors that already
-// request something (Reject and so on).
+// returns nil or the same error, the retry policy applies. It is not called for panics, or for errors that Reject,
+// RetryIn, Snooze or Requeue has returned.
 //
 //	amqpx.WithErrorPolicy(func(d *amqpx.Delivery, err error) error {
 //		switch {
@@ -126,8 +126,8 @@ func WithDeadLetterQueue(name string) ConsumeOption {
 	return func(o *consumeOptions) { o.set.DeadLetter = name }
 }
 
-// WithMiddleware wraps the handler. The first middleware is the outermost. If the option is given more than once,
-// middleware of a later option is inside that of an earlier one.
+// WithMiddleware wraps the handler. The first middleware is the outermost. If the option is given more than once, the
+// middleware of an earlier option encloses that of a later one.
 func WithMiddleware(m ...Middleware) ConsumeOption {
 	return func(o *consumeOptions) { o.middleware = append(o.middleware, m...) }
 }

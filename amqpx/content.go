@@ -15,10 +15,10 @@ import (
 // content is the published form of a message, without the headers that depend on its due time and its route.
 type content struct {
 	pub       amqp.Publishing // its Headers are not set
-	user, own amqp.Table      // headers: the user's, and rabbitdelay's own on a message that is passed on
+	user, own amqp.Table      // the user's headers, and rabbitdelay's own on a message that is passed on
 	added     amqp.Table      // headers that hooks added
 	attempt   int64
-	version   int64
+	version   int64 // of the task; 0 for none
 	created   int64 // when the task's row was written, in epoch ms; 0 for none
 	lowers    bool  // lower a priority that the delay queues do not support, instead of refusing the message
 }
@@ -56,7 +56,8 @@ func milliOf(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// headers returns the table of headers to publish. The caller passes it to recycle when it is no longer needed.
+// headers returns the message's headers with those of its route. The caller passes the table to recycle when it is no
+// longer needed.
 func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 	t := userHeaders(p.user, p.added)
 	maps.Copy(t, p.own)
@@ -84,15 +85,16 @@ func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 // usualFrame is RabbitMQ's default frame_max. Any headers that checkHeaders accepts fit into it.
 const usualFrame = 128 << 10
 
-// checkFrame rejects a message whose headers do not fit into a frame of this connection. On a broker with a
-// frame_max below the default, such a message would end the connection.
+// checkFrame rejects a message whose headers and properties do not fit into a frame of this connection, which has at
+// most the given number of bytes (0 if unlimited). On a broker with a frame_max below the default, such a message would
+// end the connection.
 func checkFrame(most int, p *prepared, ofRoute amqp.Table) error {
 	if most == 0 || most >= usualFrame {
 		return nil
 	}
 	headers := p.headers(ofRoute)
 	defer recycle(headers)
-	m := table.Measure{Size: 128} // allows for the frame itself, a time, and properties of fixed length
+	m := table.Measure{Size: 128} // allows for the frame itself, an InstantHeader, and properties of fixed length
 	m.Table(headers, 0)
 	x := &p.pub
 	for _, s := range []string{x.ContentType, x.ContentEncoding, x.CorrelationId, x.ReplyTo, x.Expiration, x.MessageId, x.Type, x.UserId, x.AppId} {
@@ -104,8 +106,8 @@ func checkFrame(most int, p *prepared, ofRoute amqp.Table) error {
 	return nil
 }
 
-// checkPriority rejects a priority that the delay queues do not support. If the message is one that a consumer
-// publishes in place of a received one, it lowers the priority instead, because the original sender cannot be notified.
+// checkPriority rejects a priority that the delay queues do not support. For a message that a consumer publishes in
+// place of a received one, checkPriority lowers the priority instead, because the original sender cannot be notified.
 func (c *Client) checkPriority(sess *session, p *prepared, route *topology.Route) error {
 	if p.routing != delayed || route.Hops == 0 {
 		return nil

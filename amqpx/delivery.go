@@ -14,20 +14,20 @@ import (
 // dead-letters it immediately, RetryIn(d, err) retries it after d, Snooze(d) delivers it again after d without counting
 // an attempt, and Requeue(err) returns it to the queue unchanged. After any other error, and after a panic, the message
 // is retried with the consumer's back-off until MaxAttempts, and then dead-lettered. The context is cancelled when the
-// consumer's drain time is over.
+// consumer's drain time or the context of Close has ended.
 type Handler func(ctx context.Context, d *Delivery) error
 
 // Delivery is a received message. A middleware or a handler may change its fields, for example to decrypt the body.
-// Retries and the dead letter contain the message as it was received. They share the bytes of Body and the map in
-// Headers, so replace these instead of changing their content.
+// Retries and the dead letter contain the message as it was received, and share the bytes of Body and the map in
+// Headers with the Delivery. So assign new values to these two fields, and do not modify the old ones.
 //
 // Tests of a Handler can create a Delivery: an idempotent handler needs ID and Queue, a task handler needs ID, Version
 // and DueAt.
 type Delivery struct {
 	ID    string // AMQP message-id; empty if the publisher gave none
-	Queue string // the queue it was consumed from
-	// DueAt is the due time that the publisher asked for, or zero if the message has no such header. The Unix epoch
-	// means immediately (see DueSince). For a retry it is the time of the retry.
+	Queue string // the queue from which the message was consumed
+	// DueAt is the due time that the publisher asked for, or zero if the message has no header HeaderDue. The Unix
+	// epoch means immediately (see DueSince). For a retry it is the time of the retry.
 	DueAt time.Time
 	// Attempt counts the attempts to handle the message, 1 on the first delivery. It increases with each of
 	// rabbitdelay's own retries, but not with a redelivery after a lost connection. Since RabbitMQ 4.3, it also
@@ -54,7 +54,7 @@ type Delivery struct {
 	ReplyTo         string
 	AppID           string
 	Priority        uint8
-	Timestamp       time.Time // when it was sent, whole seconds; zero if absent
+	Timestamp       time.Time // when the message was sent, in whole seconds; zero if absent
 	// Expiration, UserID and DeliveryMode are AMQP properties. Retries and snoozes of another publisher's message
 	// keep them in the header rabbitdelay-carried, together with its Timestamp and the headers CC and x-delay.
 	Expiration   string // in milliseconds, decimal; empty if absent
@@ -71,7 +71,7 @@ type Delivery struct {
 // sent.
 func (d *Delivery) DueSince() time.Time { return consume.DueSince(d.DueAt, d.Created, d.Timestamp) }
 
-// deliveryOf returns a received message as its handler sees it.
+// deliveryOf returns the Delivery that the handler of a received message gets.
 func deliveryOf(r *consume.Delivery) *Delivery {
 	return &Delivery{
 		ID: r.ID, Queue: r.Queue, DueAt: r.DueAt, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts, Snoozes: r.Snoozes,
@@ -106,7 +106,7 @@ func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
 	return d.received.RetryDelay(err)
 }
 
-// properties returns the properties that must not be set on the message while it is delayed.
+// properties returns the headers, and the properties that must not be set on the message while it is delayed.
 func (d *Delivery) properties() *header.Properties {
 	return &header.Properties{Expiration: d.Expiration, UserID: d.UserID, DeliveryMode: d.DeliveryMode, Timestamp: d.Timestamp, Headers: d.Headers}
 }

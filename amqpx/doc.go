@@ -7,9 +7,9 @@
 //	})
 //
 // Open declares the broker objects that delays need, and reconnects whenever the connection is lost. Send returns when
-// the broker has confirmed the message. A message may be delivered more than once, so wrap handlers that must take
-// effect once: package idempotency records handled messages in the business database, and package schedule keeps whole
-// tasks there, which can be cancelled and rescheduled.
+// the broker has confirmed the message. A message may be delivered more than once. If a handler must take effect only
+// once, wrap it with package idempotency, which records handled messages in the business database. Package schedule
+// keeps whole tasks there, which can be cancelled and rescheduled.
 //
 // Config.Strategy decides how messages are delayed. The default, dlx.NewBucket, delays by up to 384 days on any
 // RabbitMQ from 3.10.2. Package dlx also has a strategy with one queue for each declared delay, package plugin uses the
@@ -33,11 +33,11 @@ package amqpx
 //   - delivery.go: Delivery
 //   - handlers.go, retry.go: handlers, middleware, and the errors by which a handler decides what happens to its
 //     message
-//   - handling.go: the calls of hooks, handler and policies for one delivery
+//   - handling.go: calling the hooks, the handler and the policies for one delivery
 //   - hooks.go, stats.go, health.go, slog.go: observing a Client
 //   - inner.go: the part of a Client that packages inspect and internal/consume use
 //
 // Package internal/wire keeps connections, internal/flow publishes on one, internal/declare makes sure that the objects
 // that messages need exist on the broker, and internal/consume passes messages to their handlers and settles them. None
-// of these packages imports amqpx. They build on internal/header, internal/table and the packages in the internal
+// of these packages imports amqpx. They build on the other packages in amqpx/internal and on those in the internal
 // folder at the top of the module. Package inspect, for administrators, builds on amqpx.

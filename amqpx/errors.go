@@ -22,22 +22,23 @@ var (
 	ErrConfig = errors.New("invalid configuration")
 	// ErrNotSent means that the broker has not accepted the message. Sending it again cannot create a duplicate.
 	ErrNotSent = errors.New("not sent")
-	// ErrOutcomeUnknown means that the message may or may not arrive. It was written to a connection, but no confirm
-	// arrived before the deadline or before the connection was lost. Or it was published directly to an exchange, and
-	// one of several queues may have refused it.
+	// ErrOutcomeUnknown means that the message may or may not arrive. Either it was written to a connection, but no
+	// confirm arrived before the deadline or before the connection was lost. Or it was published directly to an
+	// exchange, and one of its queues refused the message although others may have accepted it.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrClosed means that the client is closed.
+	// ErrClosed means that the client is closed or is being closed, or that Open did not create it.
 	ErrClosed = wire.ErrClosed
 	// ErrBlocked means that the broker blocks publishers because of a memory or disk alarm.
 	ErrBlocked = wire.ErrBlocked
-	// ErrUnroutable means that the broker returned the message. Either a delay queue is missing and could not be
-	// declared again, or the message has no delay and its exchange routes it to no queue.
+	// ErrUnroutable means that the broker returned the message because it was routed to no queue. Either a delay queue
+	// is missing, and declaring it again did not help, or the message has no delay, and its exchange routes it to no
+	// queue or its reply queue is gone.
 	ErrUnroutable = flow.ErrUnroutable
-	// ErrNacked means that the broker refused the message (basic.nack) at every try until the deadline, for
+	// ErrNacked means that the broker still refused the message (basic.nack) at the last try before the deadline, for
 	// example because a queue is full.
 	ErrNacked = flow.ErrNacked
 	// ErrUnavailable means that a queue exists but does not answer, because it has lost its leader, its process is gone
-	// or its node is down. How many messages it contains is unknown.
+	// or its node is down. The number of messages in it is unknown.
 	ErrUnavailable = live.ErrUnavailable
 	// ErrMessage means that the message itself is invalid. It is wrapped by *MessageError.
 	ErrMessage = errors.New("invalid message")
@@ -49,13 +50,13 @@ var (
 	ErrUnreadableBody = errors.New("unreadable body")
 	// ErrUnknownType means that ByType has no handler for the message's type.
 	ErrUnknownType = errors.New("no handler for messages of type")
-	// ErrHandlerTimeout is the cancellation cause of a handler's context that has reached the limit set by Timeout. The
-	// error of such an attempt wraps it.
+	// ErrHandlerTimeout is the cancellation cause of the handler's context when the limit set by Timeout is reached. If
+	// the handler then returns an error, the error of the attempt wraps ErrHandlerTimeout.
 	ErrHandlerTimeout = errors.New("handler timeout")
 )
 
-// SendError is returned by Send if the message was not confirmed, and by SendBatch and SendEach for each such message.
-// errors.Is finds either ErrNotSent or ErrOutcomeUnknown in it, and the cause.
+// SendError is the error for a message that was not confirmed. Send returns it, SendBatch returns it in a *BatchError,
+// and SendEach passes it to its callback. errors.Is finds either ErrNotSent or ErrOutcomeUnknown in it, and the cause.
 type SendError struct {
 	ID      string // the message id; send the message again with the same id
 	Unknown bool   // whether the outcome is unknown; if not, the message was not sent
@@ -79,10 +80,10 @@ func (e *SendError) Unwrap() []error {
 }
 
 // StuckError is the cause of a *SendError if the message waited for a queue that has stopped confirming. Its text does
-// not say for how long, so that equal failures have equal texts and can be grouped.
+// not say since when, so that equal failures have equal texts and can be grouped.
 type StuckError struct {
 	Queue string    // the queue that the message would enter
-	Since time.Time // when the queue last confirmed, or when the first message that awaits a confirm was published
+	Since time.Time // the last confirm or, if no message awaited one then, the first publish after it
 	Err   error     // the context's error
 }
 
@@ -146,8 +147,8 @@ func (e *indexError) Error() string {
 }
 func (e *indexError) Unwrap() error { return e.err }
 
-// DialError describes a failed attempt to connect: what answered at the broker's address, if anything, and what that
-// means.
+// DialError is the error of a failed attempt to connect. Reason says what answered at the broker's address, if
+// anything, and what that means.
 type DialError struct {
 	Address string // host:port
 	Reason  string

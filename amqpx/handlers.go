@@ -32,8 +32,9 @@ func chain(h Handler, middleware []Middleware) Handler {
 
 // Timeout returns a Middleware that cancels the handler's context after d. If the handler then returns an error, the
 // attempt has failed. If it returns nil, the attempt has succeeded. A handler that ignores its context counts towards
-// WithConcurrency for as long as it runs. A d of 0 or less sets no limit. A d below a microsecond, such as Timeout(30),
-// has probably no unit, so the Middleware returns nil, which Consume refuses with an error that says so.
+// WithConcurrency for as long as it runs. A d of 0 or less sets no limit. A d below a microsecond, as in Timeout(30),
+// was probably written without its unit, so the Middleware returns nil, which Consume refuses with an error that says
+// so.
 func Timeout(d time.Duration) Middleware {
 	return func(next Handler) Handler {
 		if units.Duration(d) != "" {
@@ -82,8 +83,8 @@ func JSON[T any](fn func(ctx context.Context, v T, d *Delivery) error) Handler {
 //	}
 //
 // A handler that returns the error of JSON rejects the message: it is dead-lettered immediately, because no further
-// attempt could decode the body either. The error wraps ErrUnreadableBody. JSON ignores the content type, and fields
-// that v does not have.
+// attempt could decode the body either. The error wraps ErrUnreadableBody. JSON ignores the content type, and any
+// fields of the body that v does not have.
 func (d *Delivery) JSON(v any) error {
 	err := json.Unmarshal(d.Body, v)
 	if err == nil {

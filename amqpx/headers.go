@@ -14,17 +14,17 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Headers that applications read. The first group may be on any message, the second only on retries and dead letters.
-// Consumers in other languages can rely on their names and types. docs/wire.md describes all headers that rabbitdelay
-// writes. Times are milliseconds since the Unix epoch.
+// Names of the headers that applications read. The headers of the first group may be on any message, those of the
+// second only on retries and dead letters. Consumers in other languages can rely on these names and on the types.
+// docs/wire.md describes all headers that rabbitdelay writes. Times are milliseconds since the Unix epoch.
 const (
 	HeaderDue         = header.Due         // "rabbitdelay-due", int64: the due time
-	HeaderAttempt     = header.Attempt     // "rabbitdelay-attempt", int64: from 2 on; absent on the first delivery
+	HeaderAttempt     = header.Attempt     // "rabbitdelay-attempt", int64: from 2 on, and on dead letters the last attempt; absent on the first delivery
 	HeaderVersion     = header.Version     // "rabbitdelay-version", int64: the task's version; absent without a task
 	HeaderDestination = header.Destination // "rabbitdelay-destination", string: exchange:routing-key for a message to an exchange; for other messages the queue, on dead letters only
 
 	HeaderQueue    = header.Queue    // "rabbitdelay-queue", string, on dead letters: the queue whose consumer dead-lettered the message
-	HeaderReason   = header.Reason   // "rabbitdelay-reason", string, on dead letters: rejected, attempts, deliveries or unreadable, see package inspect
+	HeaderReason   = header.Reason   // "rabbitdelay-reason", string, on dead letters: rejected, attempts, deliveries or unreadable (see package inspect)
 	HeaderError    = header.Error    // "rabbitdelay-error", string, on retries and dead letters: the last error's text, cut at 1 KiB
 	HeaderAttempts = header.Attempts // "rabbitdelay-attempts", array of strings, on retries and dead letters: "time error" for each of the last 32 attempts
 )
@@ -33,10 +33,10 @@ const (
 // the next message can use the same table.
 var tables = sync.Pool{New: func() any { return make(amqp.Table, 8) }}
 
-// maxTable is the largest number of headers of a table that is kept for reuse.
+// maxTable is the number of headers up to which a table is kept for reuse.
 const maxTable = 32
 
-// recycle makes a table that is no longer needed available for reuse.
+// recycle empties a table that is no longer needed, and makes it available for reuse unless it is large (maxTable).
 func recycle(t amqp.Table) {
 	if len(t) > maxTable {
 		return
@@ -45,8 +45,8 @@ func recycle(t amqp.Table) {
 	tables.Put(t)
 }
 
-// userHeaders copies the headers that users may set (header.Kept) from all tables into one. If a name occurs more than
-// once, the last value wins.
+// userHeaders copies the headers that users may set (header.Kept) from all tables into one, and converts each int to an
+// int64 (table.Wide). If a name occurs more than once, the last value wins.
 func userHeaders(all ...amqp.Table) amqp.Table {
 	t, ok := tables.Get().(amqp.Table)
 	if !ok {
@@ -62,8 +62,8 @@ func userHeaders(all ...amqp.Table) amqp.Table {
 	return t
 }
 
-// maxHeaderCount is the largest number of user headers. amqp091 cannot read a table with more than 8,192 elements, and
-// rabbitdelay and the broker add headers of their own.
+// maxHeaderCount is the maximum number of user headers on a message. amqp091 cannot read a table with more than 8,192
+// elements, and rabbitdelay and the broker add headers of their own.
 const maxHeaderCount = 8000
 
 // checkHeaders rejects headers that would end a connection: the publisher's, because the broker refuses them, or the

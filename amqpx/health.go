@@ -27,10 +27,11 @@ type HealthProblem struct {
 	// answer), "stuck", "blocked" (handlers wait for their database), "behind" or "closing".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Reason is the cause, if it is known. It never contains a password.
+	// Reason is the cause if it is known, and empty otherwise. It never contains a password.
 	Reason string `json:"reason,omitempty"`
-	// Final means that retrying cannot solve the problem: the broker refuses the user, the virtual host or the
-	// certificate, or has objects that conflict with the strategy's.
+	// Final means that retrying cannot solve the problem, for example because the broker refuses the user or the
+	// virtual host, because its certificate is not trusted, or because it has objects that conflict with the
+	// strategy's.
 	Final bool  `json:"final,omitempty"`
 	Err   error `json:"-"`
 }
@@ -62,9 +63,10 @@ func (e *HealthError) Unwrap() []error {
 	return errs
 }
 
-// Health returns nil while messages can be sent, every running Consume is consuming or paused, and no handler waits for
-// its database. Otherwise it returns a *HealthError that says what is wrong and since when. It is as cheap as Stats, so
-// a probe may call it every second.
+// Health returns nil while the client can publish, no queue is stuck, every running Consume is consuming or paused, no
+// handler waits for its database, and this process's clock is not seen to be behind (Stats.ClockBehind). Otherwise it
+// returns a *HealthError that says what is wrong and since when. It is as cheap as Stats, so a probe may call it every
+// second.
 //
 // Use it for a readiness probe, or to alert on a problem that lasts. A liveness probe should not depend on it, because
 // a client reconnects automatically, and restarting the process does not bring a broker back. Slow handlers and late
@@ -125,8 +127,8 @@ func (s ConnectionStats) problems(part string) []HealthProblem {
 	return []HealthProblem{p}
 }
 
-// final reports whether an error is permanent. An error counts only after it has lasted for a while, because a starting
-// broker refuses all users.
+// final reports whether an error is permanent and has lasted since the given time for at least wire.RefusalStands.
+// Earlier it does not count, because a starting broker refuses all users.
 func final(err error, since time.Time) bool {
 	return err != nil && permanent(err) && time.Since(since) >= wire.RefusalStands
 }

@@ -11,9 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Hook observes a Client, for metrics and tracing. Each function may be nil. The functions are called
-// synchronously, from many goroutines, and should return quickly. A panic in one is logged and has no other
-// effect.
+// Hook observes a Client, for metrics and tracing. Each function may be nil. The functions are called synchronously,
+// from many goroutines, and should return quickly. If one of them panics, the panic is logged and has no other effect.
 type Hook struct {
 	// SendStart is called for every message that is sent, including the retries and dead letters of consumers, and
 	// returns the context for the send. Entries that it writes to headers, such as a trace context, become headers
@@ -26,8 +25,9 @@ type Hook struct {
 
 	// HandleStart is called before each delivery is handled, and returns the context for its handler.
 	HandleStart func(ctx context.Context, d *Delivery) context.Context
-	// HandleEnd is called with that context when the delivery is settled. After a failure, that is when the broker
-	// has confirmed the retry or dead letter, and other messages may have started by then.
+	// HandleEnd is called when the delivery is settled, with the context that HandleStart returned. After a failure, a
+	// delivery is settled when the broker has confirmed its retry or dead letter. Handlers of other messages may have
+	// been started by then.
 	HandleEnd func(ctx context.Context, e HandleEnd)
 
 	// ConnectionState is called when the state of a connection changes.
@@ -58,14 +58,14 @@ const (
 	OutcomeDeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
 	OutcomeRequeued     Outcome = "requeued"      // returned to the queue by Requeue, or because no retry or dead letter could be published
 	OutcomeReturned     Outcome = "returned"      // arrived before its due time: published again for the rest of its delay
-	OutcomeLost         Outcome = "lost"          // the connection was lost first, so the broker will redeliver it
+	OutcomeLost         Outcome = "lost"          // the connection was lost before it was settled, so the broker will redeliver the message
 )
 
 // HandleEnd is the result of handling and settling one delivery.
 type HandleEnd struct {
 	Delivery *Delivery
 	Outcome  Outcome
-	Lateness time.Duration // the handler's start minus the due time, by this process's clock; negative if early
+	Lateness time.Duration // the handler's start minus Delivery.DueSince, by this process's clock; negative if early, 0 without a due time
 	Duration time.Duration // how long the handler ran
 	Panicked bool
 	Err      error // the handler's error
@@ -78,8 +78,8 @@ type State string
 const (
 	StateConnecting   State = "connecting"
 	StateConnected    State = "connected"
-	StateBlocked      State = "blocked" // the broker does not accept publishes because of a memory or disk alarm
-	StateUnblocked    State = "unblocked"
+	StateBlocked      State = "blocked"   // the broker does not accept publishes because of a memory or disk alarm
+	StateUnblocked    State = "unblocked" // the alarm is over; only in a StateEvent, because the state is then connected again
 	StateDisconnected State = "disconnected"
 	StateClosed       State = "closed"
 )
@@ -88,10 +88,10 @@ const (
 type StateEvent struct {
 	Connection string // publish, consume, or "consume QUEUE" for a consumer that has its own connection
 	State      State
-	Attempt    int    // for StateConnecting: 1 is the first attempt since a connection that lasted for Config.ReconnectMax
+	Attempt    int    // for StateConnecting: 1 is the first attempt of all, or since a connection that lasted longer than Config.ReconnectMax
 	Broker     string // for StateConnected: the broker's product and version
 	Reason     string // for StateBlocked: the broker's reason
-	Err        error  // for StateDisconnected: why the connection was lost
+	Err        error  // for StateDisconnected: why the connection was lost or could not be made
 }
 
 // hooks holds the hooks of Config.Hooks.
@@ -143,8 +143,8 @@ func guarded(x Hook, log *zap.Logger) (g Hook) {
 	return g
 }
 
-// sendStart calls the SendStart hooks. It returns the context for the send, and the message with the headers that
-// hooks have added.
+// sendStart calls the SendStart hooks. It returns the context for the send, and a copy of the message that includes the
+// headers that hooks have added.
 func (h hooks) sendStart(ctx context.Context, m Message) (context.Context, Message) {
 	if !h.sends {
 		return ctx, m

@@ -14,12 +14,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Internals returns what package inspect needs of the client. Other modules cannot call it, because package inner is
-// internal.
+// Internals returns the operations of the client that package inspect uses. Other modules cannot call it, because
+// package inner is internal.
 func (c *Client) Internals(inner.Access) inner.Client { return inside{c} }
 
-// Internals returns the operations of package inspect that need a configuration but no client. Other modules cannot
-// call it, because package inner is internal.
+// Internals returns the operations that package inspect can use with only a configuration, without a client. Other
+// modules cannot call it, because package inner is internal.
 func (c Config) Internals(inner.Access) inner.Config { return configured{c} }
 
 // configured implements inner.Config.
@@ -101,7 +101,7 @@ type rehearsal struct {
 
 	mu     wait.Mutex // held while a check uses the channel
 	ch     *wire.Channel
-	asked  map[string]error // errors by destination; nil if messages can be sent to it
+	asked  map[string]error // the result of ask for each checked destination; nil if messages can be sent to it
 	routes int              // number of route queues that would be created
 }
 
@@ -120,7 +120,8 @@ func rehearse(conn *amqp.Connection, cfg Config) (pass func(context.Context, inn
 	return r.pass, nil
 }
 
-// pass returns the error that Pass would return, if that can be determined without declaring or publishing anything.
+// pass returns the error that inner.Client.Pass would return for a copy, if that can be determined without declaring or
+// publishing anything.
 func (r *rehearsal) pass(ctx context.Context, republished inner.Copy) error {
 	m := passing(republished)
 	p, err := r.c.prepare(&m, nil, r.c.cfg.Now())
@@ -144,7 +145,8 @@ func (r *rehearsal) pass(ctx context.Context, republished inner.Copy) error {
 	return err
 }
 
-// ask checks a destination on the broker, and counts the route queue that sending to it would create.
+// ask asks the broker whether a message could be sent to a destination. If sending would create a route queue, ask
+// counts it in routes.
 func (r *rehearsal) ask(ctx context.Context, dest topology.Destination) error {
 	route, err := r.c.decl.Rehearse(ctx, r.ch, dest, r.routes)
 	if route {

@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Message is a message to be delivered later. Its destination is either Queue or Exchange with RoutingKey. Its
-// time is at most one of Delay and DeliverAt.
+// Message is a message to be delivered later. Its destination is either Queue, or Exchange with RoutingKey. Set at most
+// one of Delay and DeliverAt to say when it is due. If both are zero, it is due immediately.
 type Message struct {
 	// ID is the AMQP message-id, at most 255 bytes. If it is empty, the message gets a UUIDv7. All tries of one Send
 	// use the same ID, so consumers can recognise duplicates.
@@ -23,24 +23,25 @@ type Message struct {
 	// Queue is the destination queue. It may be a broker-named reply queue. With a delay, such a queue must not be
 	// exclusive to its connection.
 	Queue string
-	// Exchange and RoutingKey are the destination if Queue is empty. The exchange may be of any type and must exist.
+	// Exchange and RoutingKey are the destination if Queue is empty. The exchange may be of any type and must exist. If
+	// Exchange is empty too, RoutingKey is the name of a queue.
 	Exchange   string
 	RoutingKey string
 
 	// Delay counts from the call to Send or, in SendBatch, from when the message is first published. A Delay of 0
 	// delivers the message immediately. A message for an exchange is then published directly, without a route queue,
 	// and the error is ErrUnroutable if the exchange does not route it to any queue. (With DeclareNothing it still goes
-	// through its route queue.) Fractions of a millisecond are rounded up. A negative Delay is an error, and so is one
-	// of less than a microsecond, such as 30 if time.Second was forgotten.
+	// through its route queue.) Fractions of a millisecond are rounded up. A negative Delay is an error, and so is a
+	// positive one below a microsecond, such as 30 if time.Second was forgotten.
 	Delay time.Duration
 	// DeliverAt is the due time. If it is in the past, the message is delivered immediately. If it is zero, Delay
 	// applies. Times that result from a wrong unit are errors: seconds read as milliseconds (January 1970 to March
 	// 1973), and milliseconds read as seconds.
 	DeliverAt time.Time
 	// ClockOffset is the clock of DeliverAt minus this process's clock. Set it if DeliverAt was computed on another
-	// machine, such as the database server. The message waits until that clock shows DeliverAt, and has DeliverAt as
-	// its due time. If that clock is behind this process's clock, Delivery.Timestamp is also by that clock. Without
-	// DeliverAt, ClockOffset must be 0.
+	// machine, such as the database server. The message waits until the other clock shows DeliverAt, and has DeliverAt
+	// as its due time. If the other clock is at least 20 ms behind this process's clock, it also determines
+	// Delivery.Timestamp. Without DeliverAt, ClockOffset must be 0.
 	ClockOffset time.Duration
 	// Tolerance is how much later the message may arrive if that saves hops in the broker. The default, 0, means
 	// as close as the strategy's resolution allows.
@@ -64,19 +65,19 @@ type Message struct {
 	Attempt int
 	// Version is the version of the task that the message belongs to, or 0 if there is none.
 	Version int64
-	// Created is when that task's row was written, or zero if there is none. It distinguishes the task from an
-	// earlier one with the same id. It is kept in whole milliseconds.
+	// Created is when that task's row was written, in whole milliseconds, or zero if there is no task. It distinguishes
+	// the task from an earlier one with the same id.
 	Created time.Time
 
 	added  amqp.Table         // headers that hooks have added
-	own    amqp.Table         // rabbitdelay's own headers
+	own    amqp.Table         // rabbitdelay's own headers; nil unless a received message is passed on
 	as     *header.Properties // properties of a message that is forwarded or passed on unchanged; nil if there are none
 	userID string             // user-id to publish with, which may make the broker refuse the message; empty for none
 	sent   time.Time          // timestamp to publish with in place of the current time
 }
 
-// directReplyTo is RabbitMQ's pseudo-queue for direct replies. Each try to publish a message with it would close the
-// channel that all senders share.
+// directReplyTo is RabbitMQ's pseudo-queue for direct replies. Each try to publish to it, or with it as ReplyTo, would
+// close the channel that all senders share.
 const directReplyTo = "amq.rabbitmq.reply-to"
 
 // Check returns a *MessageError if no client could send the message, no matter how it is configured and which broker it
@@ -106,7 +107,7 @@ func (m *Message) checkDestination() error {
 	return nil
 }
 
-// isName reports whether RabbitMQ accepts s, unchanged, as the name of a queue.
+// isName reports whether RabbitMQ accepts the characters of s in a name and keeps them unchanged.
 func isName(s string) bool { return utf8.ValidString(s) && !strings.ContainsAny(s, "\r\n") }
 
 func (m *Message) checkInstant() error {

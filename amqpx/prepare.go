@@ -27,7 +27,7 @@ type prepared struct {
 type progress struct {
 	tries   flow.Tries
 	pauses  int
-	written time.Time // when it was last written to a connection
+	written time.Time // when the message was last written to a connection
 	hops    int
 	delay   time.Duration // delay of the last route
 }
@@ -41,8 +41,8 @@ const (
 	straight                 // on a route that the caller has chosen
 )
 
-// prepare checks a message and converts it to its wire form. The delay counts from now. If direct is not nil, it is a
-// route without a delay that bypasses the strategy, for received messages that are passed on.
+// prepare checks a message and converts it to its wire form. A relative delay counts from the given time. If direct is
+// not nil, it is a route without a delay that bypasses the strategy, for received messages that are passed on.
 func (c *Client) prepare(m *Message, direct *topology.Route, now time.Time) (*prepared, error) {
 	p := &prepared{}
 	if err := c.prepareAs(p, m, direct, now); err != nil {
@@ -71,7 +71,8 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	return nil
 }
 
-// accept returns an error if the client or the broker would refuse the message on every route.
+// accept returns an error if the message would be refused on every route, by the client or, because of its size, by the
+// broker.
 func (c *Client) accept(m *Message, now time.Time) error {
 	if err := m.Check(); err != nil {
 		return err
@@ -115,16 +116,17 @@ func (c *Client) chooseRoute(p *prepared, m *Message, direct *topology.Route, de
 // resolution is.
 const leadSlack = time.Second
 
-// ahead returns the route for a message that is due after a delay and has a lead, and the lead that this message gets.
+// ahead returns the route for a message that is due after a delay, and the lead with which the message is actually
+// delivered. The parameter lead is the requested one.
 //
 // If an earlier delivery saves hops, the message is delivered up to leadSlack earlier. A hop costs the broker more than
 // it costs the consumer to hold the message for another second.
 //
-// The lead is shorter than the delay by at least the strategy's shortest delay, so that the message goes through a
-// delay queue. The consumer can then tell from the broker's timestamp how much of the lead has passed, whichever clock
-// is wrong. A message whose delay is less than twice the shortest one is sent straight to its queue, because the
-// broker's own lateness could use up the rest of its lead. The same applies to a message whose delay the strategy does
-// not implement with a delay queue, as with the plugin.
+// If the delay is not longer than the requested lead, the lead becomes the delay minus the strategy's shortest delay,
+// so that the message still goes through a delay queue. The consumer can then tell from the broker's timestamp how much
+// of the lead has passed, even if a clock is wrong. But a message whose delay is less than twice the shortest one is
+// sent straight to its queue, because the broker's own lateness could use up the rest of its lead. The same applies to
+// a message whose delay the strategy does not implement with a delay queue, as with the plugin.
 func (c *Client) ahead(dest topology.Destination, delay, lead, tolerance time.Duration) (topology.Route, time.Duration, error) {
 	if lead == 0 || delay > lead {
 		r, err := c.strategy.Route(dest, delay-lead, tolerance)
@@ -169,8 +171,8 @@ func newID(now time.Time) string {
 }
 
 // begin returns the time for which a route is chosen. A relative delay is measured with the monotonic clock, so wall
-// clock changes do not affect it. If the delay counts from the first write of the message, each call restarts it until
-// the message has been written.
+// clock changes do not affect it. If the delay counts from the first write of the message, each call restarts the delay
+// until the message has been written.
 func (c *Client) begin(p *prepared) time.Time {
 	if p.from == fromEpoch {
 		return c.cfg.Now()
@@ -184,16 +186,16 @@ func (c *Client) begin(p *prepared) time.Time {
 	return now
 }
 
-// restart makes the delay start at the given time.
+// restart makes the delay start at the given time, which also becomes the message's timestamp.
 func (p *prepared) restart(now time.Time) {
 	p.timing.restart(now)
 	p.pub.Timestamp = now
 }
 
-// reaches reports whether a message without a delay is published directly to the destination. That is the case for an
-// exchange, which would otherwise need a route queue per routing key, and for a broker-named reply queue, which no
-// other connection can bind if it is exclusive. With DeclareNothing, reaches returns false, because the route queues
-// already exist and the client may have no permission for the exchange.
+// reaches reports whether a message without a delay is published directly to its destination instead of through the
+// strategy. That is the case for an exchange, which would otherwise need a route queue per routing key, and for a
+// broker-named reply queue, which no other connection can bind if it is exclusive. With DeclareNothing, reaches returns
+// false, because the route queues already exist and the client may have no permission for the exchange.
 func (c *Client) reaches(d topology.Destination) bool {
 	return (d.ToExchange() || d.ServerNamed()) && c.cfg.Declare != DeclareNothing
 }

@@ -23,10 +23,11 @@ func IsRejected(err error) bool {
 	return ok
 }
 
-// RetryIn makes the consumer retry the message after d instead of after its own back-off. The returned error is for a
-// handler to return. The attempt counts towards MaxAttempts. A d below 10 ms, such as 0, becomes 1 s. If the strategy
-// does not support exactly this delay, the next longer one is used, or its longest one. (The ttl strategy supports only
-// the declared delays, the bucket strategy every delay up to MaxDelay.) If err is nil, the recorded error is "retry".
+// RetryIn returns an error for a handler to return, so that the message is retried after d instead of after the
+// consumer's back-off. The attempt counts towards MaxAttempts. A d below 10 ms, such as 0, becomes 1 s. If the strategy
+// does not support exactly this delay, its next longer one is used or, if there is none, its longest one. (The ttl
+// strategy supports only the declared delays, the bucket strategy every delay up to MaxDelay.) If err is nil, the
+// recorded error is "retry".
 func RetryIn(d time.Duration, err error) error {
 	if err == nil {
 		err = errors.New("retry")
@@ -35,9 +36,9 @@ func RetryIn(d time.Duration, err error) error {
 }
 
 // Snooze returns an error for a handler to return, so that the message is delivered again after d, for example because
-// a condition that it needs is not met yet. It does not count as an attempt, however often it is returned.
-// Delivery.Snoozes counts snoozes, for a handler that wants to stop at some point. A d below 10 ms, such as 0, becomes
-// 1 s. RetryIn describes what happens if the strategy does not support the delay.
+// a condition that it needs is not met yet. A snooze does not count as an attempt, so a message can be snoozed any
+// number of times. A handler can check Delivery.Snoozes to limit the number. A d below 10 ms, such as 0, becomes 1 s.
+// RetryIn describes what happens if the strategy does not support the delay.
 func Snooze(d time.Duration) error { return &consume.SnoozeError{Delay: consume.UsableDelay(d)} }
 
 // IsSnoozed reports whether err was made by Snooze. It is for wrappers of a Handler that keep their own record of
@@ -53,10 +54,10 @@ func IsSnoozed(err error) bool {
 //
 // The message is requeued after a random pause of 0.5 to 1 s. The pause doubles with each earlier delivery, up to 10 s.
 // In a classic queue it does not grow, because the broker does not count deliveries there. During the pause the message
-// counts towards the consumer's prefetch. In classic queues, and in quorum queues since RabbitMQ 4.0, it returns ahead
-// of the messages behind it. Therefore retry a message that fails because of its content, instead of requeueing it.
-// Before RabbitMQ 4.3, a quorum queue counts a requeue as a delivery, and after more than 200 deliveries the message is
-// dead-lettered. Since 4.3 it does not count requeues.
+// counts towards the consumer's prefetch. Classic queues, and quorum queues since RabbitMQ 4.0, put it back in its old
+// position, so it is delivered again before later messages. Therefore retry a message that fails because of its
+// content, instead of requeueing it. Before RabbitMQ 4.3, a quorum queue counts a requeue as a delivery, and after more
+// than 200 deliveries the message is dead-lettered. Since 4.3 it does not count requeues.
 func Requeue(err error) error {
 	if err == nil {
 		err = errors.New("requeued")

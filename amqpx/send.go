@@ -20,8 +20,8 @@ import (
 // Send publishes one message and returns nil when the broker has confirmed it and routed it into a delay queue or,
 // without a delay, to the destination. It retries with the same message id until the context's deadline, or for
 // Config.SendTimeout if the context has none. It may be called concurrently, and concurrent calls share pipelined
-// confirms. A queue that does not confirm, an unusable destination or a message that the broker refuses delays
-// only its own messages.
+// confirms. If a queue does not confirm or a destination is unusable, only the messages for it are delayed, and a
+// message that the broker refuses does not delay others.
 //
 // Errors: if the message can never be sent, the error is a *MessageError, *topology.DelayError, *topology.KeyError or
 // *topology.DestinationError. Otherwise it is a *SendError, in which errors.Is finds ErrNotSent or ErrOutcomeUnknown,
@@ -45,7 +45,8 @@ func (c *Client) Send(ctx context.Context, m Message) error {
 	return c.deliver(ctx, p)
 }
 
-// sendOne sends a message and runs the hooks. It uses the strategy's route, or direct if that is not nil.
+// sendOne sends a message and runs the hooks. The parameter direct is the route to use instead of the strategy's route;
+// it may be nil.
 func (c *Client) sendOne(ctx context.Context, m Message, direct *topology.Route) error {
 	start := time.Now()
 	ctx, m = c.hooks.sendStart(ctx, m)
@@ -69,7 +70,8 @@ func (c *Client) endSend(ctx context.Context, p *prepared, start time.Time, err 
 	})
 }
 
-// end returns the final destination. For a message that bypasses the strategy, it is derived from the route.
+// end returns the final destination. For a message that is published directly to a queue, that is the queue of the
+// route, such as a dead-letter queue.
 func (p *prepared) end() topology.Destination {
 	if p.routing != delayed && p.first.Exchange == "" {
 		return topology.Destination{Queue: p.first.RoutingKey}
@@ -77,7 +79,7 @@ func (p *prepared) end() topology.Destination {
 	return p.dest
 }
 
-// sendContext adds the timeout Config.SendTimeout to a context without a deadline.
+// sendContext returns ctx or, if ctx has no deadline, a context that ends after Config.SendTimeout.
 func (c *Client) sendContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -106,15 +108,15 @@ func (c *Client) deliver(ctx context.Context, p *prepared) (err error) {
 	}
 }
 
-// attempt is one attempt to publish a message.
+// attempt is one try to publish a message.
 type attempt struct {
 	by      *session // the session that the message was or would have been written to
 	x       flow.Publication
 	written bool
-	not     flow.Outcome // the outcome if it was not written
+	not     flow.Outcome // the outcome if the message was not written
 }
 
-// wait waits for the outcome of the attempt.
+// wait returns the outcome of the try. If the message was written, wait blocks until the broker answers or ctx ends.
 func (a *attempt) wait(ctx context.Context) flow.Outcome {
 	if !a.written {
 		return a.not
@@ -246,7 +248,7 @@ const routeSlack = 5 * time.Millisecond
 // message, which may be later than the due time. If route counted down to the due time instead, a message that took
 // longer to send would be rounded differently, and might overtake a message that was sent earlier with the same delay.
 // For a message with a lead, route counts down to the due time, because its consumer handles messages in the order of
-// their due times.
+// their due times, and sets p.lead to the lead that the new route leaves.
 func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
 	if p.routing != delayed || now.Sub(p.start) <= routeSlack || p.first.InstantHeader != "" {
 		return p.first, nil // a route with an absolute time does not depend on the remaining delay
@@ -268,7 +270,8 @@ func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
 	return route, err
 }
 
-// follow decides the next step from the outcome of a try. If objects are missing on the broker, it declares them again.
+// follow decides the next step from the outcome of a try. If a delay queue, an exchange or a binding is missing on the
+// broker, it declares everything again.
 func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o flow.Outcome) flow.Step {
 	switch {
 	case o.Kind == flow.Expired:
@@ -327,8 +330,8 @@ func (c *Client) detour(p *prepared) {
 	}
 }
 
-// pause waits before the next try. It waits for d or, if d is 0, for a back-off that grows with the number of
-// pauses.
+// pause waits before the next try: for d or, if d is 0, for a back-off that grows with the number of earlier pauses. If
+// ctx ends first, the error includes the reason why the last try failed.
 func (c *Client) pause(ctx context.Context, p *prepared, d time.Duration) error {
 	if d == 0 {
 		p.pauses++
@@ -340,7 +343,7 @@ func (c *Client) pause(ctx context.Context, p *prepared, d time.Duration) error 
 	return nil
 }
 
-// deadline adds ErrBlocked to the error of an expired context if an alarm on the broker blocks publishers.
+// deadline adds ErrBlocked to the error of an ended context if an alarm on the broker blocks publishers.
 func (c *Client) deadline(err error) error {
 	if reason := c.pub.Status().Alarm; reason != "" && !errors.Is(err, ErrBlocked) {
 		return fmt.Errorf("%w (%s): %w", ErrBlocked, reason, err)
@@ -357,10 +360,10 @@ func (p *prepared) failed(cause error) *SendError {
 // received. It returns nil when the broker has confirmed the message, and a Handler can then return nil to
 // acknowledge the original. If the delivery has no ID, Forward generates one and sets it in d.
 //
-// With a delay, which counts from the call, the message goes through the strategy like a message of Send.
-// Properties and headers that would interfere with the delay (Expiration, UserID, a transient DeliveryMode, and
-// the headers CC and x-delay of another publisher) are carried in the header rabbitdelay-carried. The next
-// Delivery has them again, as well as Exchange and RoutingKey. Its attempts start at 1.
+// With a delay, which counts from the call, the message goes through the strategy like a message of Send. Properties
+// and headers that would interfere with the delay (Expiration, UserID, a transient DeliveryMode, and the headers CC and
+// x-delay of another publisher) are carried in the header rabbitdelay-carried. The Delivery that the next consumer gets
+// has them again, as well as the original Exchange and RoutingKey. Its Attempt is 1.
 //
 // Without a delay, the message is published directly to the exchange with the routing key, or to the queue. No
 // route queue is needed, so an exchange may have any number of routing keys, and Config.MaxRouteQueues does not
@@ -371,8 +374,8 @@ func (p *prepared) failed(cause error) *SendError {
 // try, and the error is ErrOutcomeUnknown.
 //
 // Headers that the broker added for an earlier dead-lettering (x-death and the like) and headers that begin with
-// "rabbitdelay-" are left out. Forward returns the same errors as Send, but it does not apply
-// Config.SendTimeout. If ctx has no deadline, there is none.
+// "rabbitdelay-" are left out. Forward returns the same errors as Send, but it does not apply Config.SendTimeout: if
+// ctx has no deadline, Forward tries without a time limit.
 func (c *Client) Forward(ctx context.Context, d *Delivery, to topology.Destination, delay time.Duration) error {
 	if err := c.opened(); err != nil {
 		return err

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// sizes remembers the broker's maximum message size if it is smaller than Config.MaxBody. The broker reports its
-// limit only by closing the channel that all senders share. The limit is therefore not tested with every message,
-// but only once per askAgain, in case max_message_size has been raised.
+// sizes remembers the broker's maximum message size if it is smaller than Config.MaxBody. The broker reports its limit
+// only by closing the channel that all senders share. Therefore a body above the limit is sent to the broker only when
+// the limit was learned more than askAgain ago, in case max_message_size has been raised.
 type sizes struct{ last atomic.Pointer[sizeLimitSeen] }
 
 type sizeLimitSeen struct {
@@ -16,7 +16,7 @@ type sizeLimitSeen struct {
 	at    time.Time
 }
 
-// askAgain is how long a learned limit is applied.
+// askAgain is how long a limit is applied after it was learned.
 const askAgain = time.Minute
 
 func (s *sizes) learn(limit int, now time.Time) { s.last.Store(&sizeLimitSeen{limit, now}) }

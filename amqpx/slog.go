@@ -15,7 +15,7 @@ func SlogLogger(h slog.Handler) *zap.Logger { return zap.New(slogCore{h}) }
 // slogCore is a zapcore.Core that writes to a slog.Handler.
 type slogCore struct{ handler slog.Handler }
 
-// slogLevel converts a level of zap to one of slog, whose levels are four apart.
+// slogLevel converts a zap level to a slog level. In zap, adjacent levels differ by one, in slog by four.
 func slogLevel(l zapcore.Level) slog.Level { return slog.Level(4 * l) }
 
 func (c slogCore) Enabled(l zapcore.Level) bool {
@@ -44,7 +44,7 @@ func (c slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 
 func (slogCore) Sync() error { return nil }
 
-// slogAttrs converts fields to attributes. A field may become several attributes.
+// slogAttrs converts zap fields to slog attributes. One field may become several attributes.
 func slogAttrs(fields []zapcore.Field) []slog.Attr {
 	attrs := make([]slog.Attr, 0, len(fields))
 	for _, f := range fields {

@@ -8,7 +8,7 @@ import (
 // that are waiting there. For those, use QueueInfo or the management API.
 type Stats struct {
 	// Publish and Consume describe the client's long-lived connections. Declare describes the connection for
-	// declarations, which exists only while there is something to declare.
+	// declarations, which is opened when something has to be declared and closed after a minute without use.
 	Publish ConnectionStats `json:"publish"`
 	Consume ConnectionStats `json:"consume"`
 	Declare ConnectionStats `json:"declare"`
@@ -41,11 +41,11 @@ type ConnectionStats struct {
 	// disconnected (the client is reconnecting) or closed. It is empty if there is no connection and none is
 	// needed, which is the case for Consume before the first call to Consume, and for Declare most of the time.
 	State State `json:"state,omitempty"`
-	// Since is when that state began. Failed attempts to reconnect do not change it.
+	// Since is when State was entered. Failed attempts to reconnect do not change it.
 	Since time.Time `json:"since,omitzero"`
-	// Silent is when the broker stopped answering on an open connection. The client asks the
-	// broker for an answer when a queue is stuck. If the broker stays silent, missed heartbeats may close the
-	// connection later. Silent is zero while the broker answers.
+	// Silent is when the broker stopped answering on an open connection. When a queue is stuck, the client tests
+	// whether the broker still answers. If the broker stays silent, missed heartbeats may close the connection later.
+	// Silent is zero while the broker answers.
 	Silent time.Time `json:"silent,omitzero"`
 	// Broker is the broker's product and version, such as "RabbitMQ 4.3.1". Address is the host and port of the
 	// URL in use. Both are empty while there is no connection.
@@ -71,10 +71,10 @@ type ConsumerState string
 
 // States of a consumer.
 const (
-	ConsumerStarting  ConsumerState = "starting"  // consuming has not succeeded yet
-	ConsumerConsuming ConsumerState = "consuming" // the broker delivers messages to it
-	ConsumerDown      ConsumerState = "down"      // it was consuming, and is trying to consume again
-	ConsumerPaused    ConsumerState = "paused"    // it starts no handlers, see PauseConsuming
+	ConsumerStarting  ConsumerState = "starting"  // the broker has not accepted the consumer yet
+	ConsumerConsuming ConsumerState = "consuming" // the broker delivers messages to the consumer
+	ConsumerDown      ConsumerState = "down"      // it was consuming, has stopped because of an error, and is being restarted
+	ConsumerPaused    ConsumerState = "paused"    // it starts no handlers (see PauseConsuming)
 	ConsumerEnding    ConsumerState = "ending"    // it waits for its running handlers
 )
 
@@ -83,7 +83,7 @@ type ConsumerStats struct {
 	Queue string        `json:"queue"`
 	State ConsumerState `json:"state"`
 	Since time.Time     `json:"since"`
-	// Reason and Err say why the consumer is not consuming, or why handlers are Blocked.
+	// Reason and Err say why the consumer is not consuming, or why handlers are blocked (see Blocked).
 	Reason string `json:"reason,omitempty"`
 	Err    error  `json:"-"`
 	// Connection is the consumer's own connection. It is nil while the consumer uses the connection in Stats.Consume. A
@@ -107,13 +107,13 @@ type ConsumerStats struct {
 	Waiting  int `json:"waiting"`
 	Settling int `json:"settling"`
 	Prefetch int `json:"prefetch"`
-	// Oldest is when the first of the Waiting messages became ready for a handler. It is zero if
-	// there is none, during a pause, and while all of them wait for an earlier delivery of the same message to
-	// end. It shows the lag that this process causes by too few or too slow handlers.
+	// Oldest is when the first of the Waiting messages became ready for a handler. It is zero if there is none, during
+	// a pause, and while all of them wait until an earlier delivery of the same message has been handled. It shows the
+	// lag that this process causes by too few or too slow handlers.
 	Oldest time.Time `json:"oldest,omitzero"`
-	// Begun is when the last handler was started. Lateness is how long that was after its message's due time, by
-	// this process's clock, or 0 if the message had none. It shows the total lag: of the delay queues, of other
-	// messages in the queue, and of this process.
+	// Begun is when the last handler was started. Lateness is how long that was after its message's due time
+	// (Delivery.DueSince), by this process's clock, or 0 if the message had none. It shows the total lag: of the delay
+	// queues, of other messages in the queue, and of this process.
 	Begun    time.Time     `json:"begun,omitzero"`
 	Lateness time.Duration `json:"lateness_ns"`
 	// Returned counts the messages that arrived before their due time and were sent back to the broker for the

@@ -14,14 +14,14 @@ type timing struct {
 	start     time.Time
 	up        time.Duration // the client's uptime at start
 	due       int64         // in ms, by the clock of the message's DeliverAt
-	aim       int64         // when the broker should deliver the message, in ms, by this process's clock; at least due minus lead (see Client.route)
+	aim       int64         // when the broker should deliver the message, in ms, by this process's clock; due minus lead, or later if the route takes longer (see Client.route)
 	from      origin
 	offset    time.Duration // the clock of due minus this process's clock
 	lead      time.Duration // how long before due the broker delivers the message: see Client.ahead
 	tolerance time.Duration
 }
 
-// origin is the point in time from which a message's delay is counted.
+// origin is the point from which a message's due time is counted.
 type origin int
 
 const (
@@ -43,8 +43,8 @@ func timingOf(m *Message, now time.Time, up time.Duration) (t timing, delay time
 	return t, delay
 }
 
-// deliverAhead gives the message a lead, and a route with the given delay. If the message has a relative delay and no
-// tolerance, its aim becomes the end of that route.
+// deliverAhead sets the message's lead, and moves its aim earlier by the lead. If the message has a relative delay and
+// no tolerance, the aim becomes the time at which its route, which has the given delay, delivers it.
 func (t *timing) deliverAhead(lead, route time.Duration) {
 	t.lead = lead
 	t.aim -= lead.Milliseconds()
@@ -53,7 +53,7 @@ func (t *timing) deliverAhead(lead, route time.Duration) {
 	}
 }
 
-// restart makes the delay count from now.
+// restart makes the delay count from the given time.
 func (t *timing) restart(now time.Time) {
 	t.due += ceilMillis(now.Sub(t.start)).Milliseconds()
 	t.aim += ceilMilli(now) - ceilMilli(t.start)
@@ -71,12 +71,11 @@ func (t *timing) addTo(headers amqp.Table) {
 	}
 }
 
-// maxDelay is the longest delay that can be expressed in whole milliseconds. It is 292 years, longer than any
-// strategy's maximum.
+// maxDelay is the longest time.Duration in whole milliseconds. It is 292 years, longer than any strategy's maximum.
 const maxDelay = time.Duration(math.MaxInt64 - math.MaxInt64%int64(time.Millisecond))
 
-// dueAt returns the due time in epoch milliseconds, rounded up, at most maxDelay from now. The broker truncates
-// its clock to milliseconds, so a message may reach its consumer up to a millisecond before its due time, and the
+// dueAt returns the due time in epoch milliseconds, rounded up, at most maxDelay from now. Because the broker truncates
+// its clock to milliseconds, a message may still reach its consumer up to a millisecond before its due time. The
 // consumer then holds it.
 func dueAt(m *Message, now time.Time) int64 {
 	latest := now.UnixMilli() + maxDelay.Milliseconds()
@@ -123,7 +122,8 @@ func floorMilli(d time.Duration) int64 {
 	return ms
 }
 
-// remaining returns the delay from now until due. It is never negative and never overflows.
+// remaining returns the time between now and due, which is in epoch milliseconds. The result is 0 if due has passed,
+// and at most maxDelay.
 func remaining(due int64, now time.Time) time.Duration {
 	ms := due - now.UnixMilli()
 	switch {
@@ -139,9 +139,9 @@ func remaining(due int64, now time.Time) time.Duration {
 // smaller ones.
 const tellOffset = 20 * time.Millisecond
 
-// stamp returns the timestamp property for a message that is sent now. If the due time's clock is behind this
-// process's clock, stamp uses the due time's clock, because this process's clock may be the wrong one and would
-// make the message late. If it is ahead, a header carries the difference instead.
+// stamp returns the timestamp property for a message that is sent now. If the due time's clock is behind this process's
+// clock by at least tellOffset, stamp uses the due time's clock, because this process's clock may be the wrong one and
+// would make the message late. If it is ahead, a header carries the difference instead.
 func stamp(now time.Time, offset time.Duration) time.Time {
 	if offset <= -tellOffset {
 		return now.Add(offset)

@@ -18,7 +18,7 @@ import (
 // names that applications read.
 const (
 	Due         = OwnPrefix + "due"          // int64: the due time
-	Attempt     = OwnPrefix + "attempt"      // int64: from 2 on; absent on the first delivery
+	Attempt     = OwnPrefix + "attempt"      // int64: from 2 on, and on dead letters the last attempt; absent on the first delivery
 	Snoozes     = OwnPrefix + "snoozes"      // int64: from 1 on; absent on a message that was never snoozed
 	Lead        = naming.HeaderLead          // int64: how many ms before its due time the message may reach its consumer, which holds it; absent for 0
 	Absolute    = OwnPrefix + "absolute"     // bool: true if the publisher asked for an absolute time; absent for a delay

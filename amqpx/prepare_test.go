@@ -32,7 +32,7 @@ func offline(t testing.TB, s Strategy) *Client {
 		s = b
 	}
 	cfg := Config{URL: "amqp://127.0.0.1"}.WithDefaults()
-	c := &Client{cfg: cfg, strategy: s, log: cfg.Logger}
+	c := &Client{cfg: cfg, strategy: s, log: cfg.Logger, force: func(error) {}}
 	return c
 }
 

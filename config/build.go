@@ -296,7 +296,8 @@ func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
 	return s.Topology().Merge(own, bound)
 }
 
-// ownQueues returns the file's own objects, with the queues of its destinations.
+// ownQueues returns the file's own objects, with the queues of its destinations. If the delay queues belong to another
+// system, it leaves out the queues of queue destinations, because that system declares them.
 func (c *Config) ownQueues() topology.Topology {
 	own := c.Topology
 	if c.Delay.foreign() {
@@ -353,7 +354,8 @@ func unlike[T any](list, others []T, name func(T) string) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return names[name(x)] })
 }
 
-// DescribeAll returns the same as Describe plus the queues of the previous layouts. The command destroy deletes them.
+// DescribeAll returns the same as Describe plus the objects of the previous layouts. The command destroy chooses from
+// these objects when it deletes the current and the previous layouts.
 func (c *Config) DescribeAll(s amqpx.Strategy) (topology.Topology, error) {
 	all, err := c.Describe(s)
 	if err != nil {

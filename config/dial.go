@@ -44,8 +44,8 @@ const managementForm = "expected a URL such as http://user:password@host:15672"
 // Management returns an inspector that reads the broker through its management API. The address is
 // broker.management_url, or else the default port of the management API on those broker hosts whose AMQP port is the
 // default, because a host that maps one port usually maps the other. The inspector logs in as the broker's user unless
-// broker.management_url contains a user. Management does not connect. Its errors are ErrNoBroker, ErrNoManagement and
-// *Error.
+// broker.management_url contains a user. Management does not connect. It returns ErrNoBroker, ErrNoManagement, an
+// *Error for a file that cannot be read, or an error about an invalid URL.
 func (c *Config) Management() (*live.Management, error) {
 	b := &c.Broker
 	if b.first() == "" {

@@ -34,8 +34,8 @@ type Override struct {
 	Origin string
 }
 
-// FileVariable is the environment variable that contains the path of the YAML file, if it is not given by the program's
-// flag -f. Load does not read it.
+// FileVariable is the environment variable that contains the path of the YAML file, if the path is not given by the
+// program's flag -f. Load does not read this variable; the program passes the path in Source.File.
 const FileVariable = envPrefix + "_FILE"
 
 // Load reads and validates the settings. An empty environment variable counts as unset, but an empty flag or an empty
@@ -216,9 +216,9 @@ var development = regexp.MustCompile("^" + envPrefix + "_(TEST_.*|SKIP_INTEGRATI
 // They look like settings if the service has a name such as rabbitdelay-broker.
 var service = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$|^RABBITDELAY_([A-Z0-9_]+_)?ENV_`)
 
-// serviceVariable reports whether a variable was set for a service. The variable …_PORT of a service is an address,
-// such as tcp://10.0.0.1:5672. If it is a number, the user may have meant it as a setting. The variable …_NAME of a
-// Docker link is a path, such as /app/rabbitdelay.
+// serviceVariable reports whether Kubernetes or Docker has set a variable for a service. The variable …_PORT of a
+// service is an address, such as tcp://10.0.0.1:5672. If it is a number, the user may have meant it as a setting. The
+// variable …_NAME of a Docker link is a path, such as /app/rabbitdelay.
 func serviceVariable(name, value string) bool {
 	if strings.HasSuffix(name, "_PORT") {
 		protocol, _, ok := strings.Cut(value, "://")
@@ -262,7 +262,8 @@ func (l *loader) assign(s setting, g given) {
 	}
 }
 
-// topology validates the parts of the file that are not settings.
+// topology copies the topology and the recurring tasks from the file, and validates the topology. The recurring tasks
+// were validated when the file was read.
 func (l *loader) topology() {
 	l.c.Topology, l.c.Schedules = l.file.topology, l.file.schedules
 	err := l.c.Topology.Validate(topology.DelayPrefix(cmp.Or(l.c.Delay.Prefix, topology.DefaultPrefix)))

@@ -51,8 +51,8 @@ func (c *Config) setExact() {
 	}
 }
 
-// Validate checks every setting and reports all problems in one *Error. Load calls Validate itself, so call it only for
-// a Config that was built or changed in Go.
+// Validate checks every setting and reports all problems in one *Error. Load has already made the same checks, so call
+// Validate only for a Config that was built or changed in Go.
 func (c *Config) Validate() error {
 	c.setDefaults()
 	if problems := c.problems(); len(problems) > 0 {

@@ -49,7 +49,7 @@ func (c NativeConfig) Validate() error {
 
 const nativeTag = "native"
 
-// maxNativeDelay limits delays far below 292 years, because a delivery time beyond that makes the broker's queue fail
+// maxNativeDelay is far below 292 years, because a delivery time further away makes the broker's queue fail
 // permanently.
 const maxNativeDelay = topology.MaxTTL
 

@@ -12,8 +12,8 @@ import (
 // ErrMerge is wrapped by every error from Merge.
 var ErrMerge = errors.New("conflicting definitions")
 
-// mergeError reports two different descriptions of the same object. In Mismatches, Want is from the first description
-// and Have from the later one.
+// mergeError reports two different descriptions of the same object. In each mismatch, Want is from the first
+// description and Have from the later one.
 type mergeError struct {
 	kind       Kind
 	name       string

@@ -134,7 +134,7 @@ func (b Binding) String() string {
 // -1, because -1 is documented by RabbitMQ 4.0 and later but not by 3.10.
 const NoDeliveryLimit int64 = 1_000_000_000
 
-// unlimited sets the delivery limit of a quorum queue. Classic queues do not have one.
+// unlimited sets the delivery limit of a quorum queue to NoDeliveryLimit. Classic queues do not have a delivery limit.
 func (q Queue) unlimited() Queue {
 	if q.Type != Classic {
 		limit := NoDeliveryLimit

@@ -117,7 +117,7 @@ func (v *validator) name(path, what, name string) {
 }
 
 // short checks a value that AMQP encodes as a short string: up to 255 bytes of UTF-8. Line breaks are rejected, because
-// brokers silently remove them from names.
+// brokers silently remove them from names, and so are zero bytes.
 func (v *validator) short(path, s string) {
 	switch {
 	case len(s) > MaxRoutingKey:

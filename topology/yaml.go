@@ -173,8 +173,8 @@ func (d *decoder) jitter(dst *float64) yamldoc.Field {
 	}
 }
 
-// scalar reports whether a node is a scalar with one of the tags, and reports a problem if it is not. While the shape
-// of documents is being described, it only records the kind.
+// scalar returns true if a node is a scalar with one of the tags, and records a problem if it is not. While the shape
+// of documents is being described, it only records the kind, and returns false.
 func (d *decoder) scalar(n *yaml.Node, path, expected string, kind yamldoc.Kind, tags ...string) bool {
 	if d.Describing(kind) {
 		return false

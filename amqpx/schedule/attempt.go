@@ -33,7 +33,7 @@ func newAttempt(d *amqpx.Delivery, created int64, lease time.Duration) *attempt 
 }
 
 // suspect records an attempt at a redelivered message before it runs, because the message may have crashed the process
-// that handled it before. It returns nil, nil if the message will not run. The fence then determines the reason.
+// that handled it before. It returns nil, nil if the message will have no effect. The fence then determines the reason.
 func (h *handler) suspect(ctx context.Context, d *amqpx.Delivery) (*attempt, error) {
 	c, err := h.db.Conn(ctx)
 	if err != nil {
@@ -75,7 +75,7 @@ var errSuspect = errors.New("an earlier attempt ended without an outcome")
 // beginAttempt records the attempt, and acquires the lease if the attempt needs one. It returns one of these errors if
 // the attempt may not run:
 //
-//   - *skipError: the message has no effect
+//   - *skipError, or another error of whyNot: the message does not pass the fence
 //   - *heldError: another attempt holds the lease
 //   - errSuspect: the attempt may run only in the lane for suspects
 //   - *poisonError: MaxAttempts attempts have already been recorded

@@ -37,8 +37,8 @@ const mostLanes = 1000
 
 // Backlog counts waiting tasks. The horizons must be in ascending order. The parameter most, at least 1, caps each
 // count, and therefore the number of index entries that are read. A count equal to most means "most or more". Unsent
-// counts the tasks of up to 1000 destinations. While any destination is paused or has a rate limit, so do Oldest,
-// Overdue, Paused and Throttled.
+// counts the tasks of up to 1000 destinations. While any destination is paused or has a rate limit, Oldest, Overdue,
+// Paused and Throttled are also limited to the tasks of 1000 destinations.
 func (s *Store) Backlog(ctx context.Context, horizons []time.Duration, most int64) (Backlog, error) {
 	return reading(ctx, s, NoTx, Filter{}, "reading the backlog", func(c rows.Conn, _ rows.Filter) (Backlog, error) {
 		return s.backlog(ctx, c, horizons, most)
@@ -95,8 +95,8 @@ func (s *Store) backlog(ctx context.Context, c rows.Conn, horizons []time.Durati
 	return b, err
 }
 
-// overdueByLane counts due tasks lane by lane. It is needed if some lanes are paused or limited, because their tasks
-// are counted separately.
+// overdueByLane counts due tasks lane by lane. This is necessary if some lanes are paused or limited, because their
+// tasks are counted separately.
 func (s *Store) overdueByLane(ctx context.Context, c rows.Conn, b *Backlog, paused map[rows.Lane]bool, limited map[rows.Lane]*DestinationState, most int64) error {
 	now := b.At.UnixMilli()
 	lanes, err := c.PendingLanes(ctx)

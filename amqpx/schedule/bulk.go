@@ -23,8 +23,8 @@ type BulkAction struct {
 // BulkCancel cancels pending tasks, so that they have no effect.
 func BulkCancel() BulkAction { return BulkAction{verb: "cancel", want: []string{rows.Pending}} }
 
-// BulkReschedule reschedules pending tasks to a due time. Tasks that already have that due time are not changed or
-// counted.
+// BulkReschedule reschedules pending tasks to a due time. Tasks that already have that due time (or, with
+// BulkOptions.Spread, are due within the period that begins then) are not changed or counted.
 func BulkReschedule(at time.Time) BulkAction {
 	return BulkAction{verb: "reschedule", want: []string{rows.Pending}, at: at}
 }
@@ -76,7 +76,7 @@ type BulkOptions struct {
 
 // BulkProgress is the progress of a run.
 type BulkProgress struct {
-	Changed int64
+	Changed int64  // number of tasks changed so far
 	Place   Cursor // the position of the run, for BulkOptions.After
 	// Longest is the duration of the longest transaction, which is also the longest time for which a task was locked.
 	Longest time.Duration
@@ -138,8 +138,9 @@ func (s *Store) CheckBulk(f Filter, a BulkAction, o BulkOptions) error {
 	return a.validate(&f, &o, s.poller.Now())
 }
 
-// BulkCount returns the number of tasks that Bulk would change now. It ignores BulkOptions.After. It returns
-// ErrConfig for invalid arguments.
+// BulkCount returns the number of tasks that Bulk would change now. For BulkRevive, it includes tasks that Bulk would
+// not revive because another task with their unique key is pending. It ignores BulkOptions.After. It returns ErrConfig
+// for invalid arguments.
 func (s *Store) BulkCount(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (int64, error) {
 	now, err := s.nowIn(ctx, NoTx)
 	if err != nil {
@@ -171,8 +172,9 @@ func (a *BulkAction) statuses(f Filter) []string {
 	return a.want
 }
 
-// narrow restricts the filter to tasks with the given status that still have to be changed, so that no task is changed
-// twice, in this run or in a repeated one.
+// narrow restricts the filter to tasks with the given status that the action can change and that still have to be
+// changed, so that a repeated run does not change a task again. It cannot tell which tasks BulkRescheduleBy has already
+// changed.
 func (a *BulkAction) narrow(f rows.Filter, status string, spread time.Duration, now time.Time) rows.Filter {
 	f.Status = status
 	switch {

@@ -15,10 +15,11 @@ import (
 )
 
 // Bulk changes all tasks that the filter selects, with one transaction per batch, in the order of their due times (in
-// reverse order for BulkRescheduleBy with a positive duration). Tasks that are added in the meantime may or may not be
-// changed. A task that a handler is working on does not delay the others, because Bulk returns to it at the end.
-// Several runs may process the same tasks at the same time. Each run changes and counts a task at most once, and also
-// finds tasks that another run has rescheduled in the meantime.
+// reverse order for BulkRescheduleBy with a positive duration). An action that applies to several statuses, such as
+// BulkDelete, processes one status after the other. Tasks that are added in the meantime may or may not be changed. A
+// task that a handler is working on does not delay the others, because Bulk returns to it at the end. Several runs may
+// process the same tasks at the same time. Each run changes and counts a task at most once, and also finds tasks that
+// another run has rescheduled in the meantime.
 //
 // If ctx ends or an error occurs, the batches that have been committed stay changed. A second run then changes the
 // remaining tasks. It needs BulkOptions.After only for BulkRescheduleBy. Bulk returns ErrConfig for invalid arguments.
@@ -204,7 +205,8 @@ func (r *bulkRun) page(ctx context.Context, after rows.Place) ([]rows.Seen, erro
 }
 
 // changeBatch changes the tasks of a batch that are not locked and have not changed since the page was read. The ids of
-// the locked tasks are added to the place's Held, so that changeHeld changes them later.
+// the others are added to the place's Held, so that changeHeld changes them later. If moves is true, the run's place
+// advances to the end of the batch.
 func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen, moves bool) error {
 	ids := make([]string, len(batch))
 	for i, p := range batch {
@@ -306,7 +308,8 @@ func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *bulkDo
 	return nil
 }
 
-// update changes locked tasks, and records the progress.
+// update changes tasks that the transaction has locked, and calls BulkOptions.Record. It leaves out tasks that cannot
+// be revived because another task with their unique key is pending.
 func (r *bulkRun) update(ctx context.Context, c rows.Conn, ids []string, p *bulkDone) (err error) {
 	if r.action.verb == "revive" && len(ids) > 0 {
 		if ids, err = c.KeysFree(ctx, ids); err != nil {

@@ -173,10 +173,10 @@ type Config struct {
 	// destination does not exist. The default is 6, which takes about a minute. A task with an
 	// invalid message or destination fails immediately. An unreachable broker never fails a task.
 	MaxSendFailures int
-	// Grace is how long after its due time a task that is still pending may be sent again. The default is 2 minutes. It
-	// should be longer than a handler takes. A task is sent again only when there is evidence that consumers have moved
-	// past its message, and never while the message may still be waiting in its queue; docs/guarantees-details.md lists
-	// the evidence. The pause doubles with every send.
+	// Grace is how long the sweeper waits after the due time of a task that is still pending before it may send the
+	// task again. The default is 2 minutes. It should be longer than a handler takes. A task is sent again only when
+	// there is evidence that consumers have moved past its message, and never while the message may still be waiting in
+	// its queue; docs/guarantees-details.md lists the evidence. The pause doubles with every send.
 	Grace time.Duration
 	// MaxSends is the number of times that a task is sent if no handler settles it. The default is 10, the maximum 20.
 	// The last pause ends no earlier than Grace x (2^MaxSends - 1) after the due time, which is 34 hours by default.
@@ -194,11 +194,11 @@ type Config struct {
 	RateLimits []RateLimit
 	// Retention is how long finished tasks are kept.
 	Retention Retention
-	// MaxClockSkew is the difference between the clocks of this process and the database beyond
-	// which a warning is logged. The default is 1 second. Run measures the difference once a minute
-	// (clockInterval). Handlers, and stores whose Run does not run, measure
-	// it once a minute as they use the database.
-	MaxClockSkew  time.Duration
+	// MaxClockSkew is the difference between the clocks of this process and the database beyond which a warning is
+	// logged. The default is 1 second. Run measures the difference once a minute, and a store whose Run does not run
+	// measures it at most once a minute as it uses the database. Handlers measure it too, but log no warning.
+	MaxClockSkew time.Duration
+	// clockInterval is the pause between two measurements of the clocks by Run. The default is 1 minute.
 	clockInterval time.Duration
 	// Destination, which may be nil, returns an error for a destination that tasks are not allowed
 	// to have, in addition to the destinations that the sender rejects. A store without a sender can
@@ -230,13 +230,13 @@ type Retention struct {
 	Batch      int           // rows that one statement deletes; default 1000
 }
 
-// Hooks observe a Store. Each may be nil. All hooks except BeforeSchedule are called from the
-// goroutines of Run, and must not block. A panic in a hook is logged and has no other effect.
+// Hooks observe a Store. Each may be nil. BeforeSchedule is called in the goroutine of the caller, and ClockSkew in the
+// goroutine that has measured the clocks. The other hooks are called from the goroutines of Run. Hooks other than
+// BeforeSchedule must not block. A panic in a hook is logged and has no other effect.
 type Hooks struct {
-	// BeforeSchedule is called with a copy of each task that is about to be written, in the
-	// caller's goroutine. It may add headers, such as the trace context of ctx, and every message
-	// of the task will have them. Headers that would make the task impossible to send are
-	// dropped.
+	// BeforeSchedule is called with a copy of each task that is about to be written. It may add headers, such as the
+	// trace context of ctx, and every message of the task will have them. Headers that would make the task impossible
+	// to send are dropped.
 	BeforeSchedule func(ctx context.Context, t *Task)
 	// Relayed reports that the publishes of n tasks were confirmed. resent is true if the sweeper sent these tasks
 	// again.
@@ -249,9 +249,9 @@ type Hooks struct {
 	ClockSkew func(skew, uncertainty time.Duration)
 	// Purged reports the number of finished tasks that were deleted.
 	Purged func(n int64)
-	// Error reports an error in one of Run's loops. The loop continues. The parameter what names the loop: relay, rate
+	// Error reports an error in one of Run's loops. The loop continues. The parameter part names the loop: relay, rate
 	// limit, recall, recurring, sweep, purge, clock or listen.
-	Error func(what string, err error)
+	Error func(part string, err error)
 }
 
 func setDefault[T comparable](field *T, value T) {

@@ -1,6 +1,6 @@
 // Package schedule keeps delayed tasks in the business database and lets RabbitMQ time them. A task is written in the
-// caller's own transaction. While it is pending it can be cancelled, rescheduled, run early, listed and counted, and it
-// takes effect once. Losing the whole broker delays tasks, but no task is lost.
+// caller's own transaction. While it is pending, it can be cancelled, rescheduled, run early, listed and counted. Each
+// task takes effect once. Losing the whole broker delays tasks, but no task is lost.
 //
 //	tasks, err := schedule.New(db, client, schedule.Config{})
 //	err = tasks.Schedule(ctx, tx, schedule.Task{ID: "order-42-expire", Queue: "orders.expire", DeliverAt: t, Body: b})
@@ -29,8 +29,8 @@
 //
 // # Recurring tasks
 //
-// Store.Recurring manages tasks that recur by a cron expression in a time zone or at an
-// interval. Each occurrence is a task, which Run creates in advance.
+// Store.Recurring manages tasks that recur by a cron expression in a time zone or at an interval. Each occurrence is a
+// task, which Run creates in advance.
 //
 // # The table as a contract
 //
@@ -66,7 +66,7 @@ package schedule
 //	bulk.go, bulk_run.go                 changing many tasks
 //	held.go                              destinations that are paused or have a rate limit
 //	recurring.go, schedules.go           recurring tasks
-//	run.go, health.go                    the loops and their health
+//	run.go, health.go, pool.go           the loops and their health, and a warning about a small database pool
 //	handler.go, group.go, lease.go       handling a message
 //	fence.go, attempt.go, failure.go     checking a message against its row, and recording attempts
 //	requeue.go                           what to do with the dead letters of tasks

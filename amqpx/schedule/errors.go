@@ -28,8 +28,8 @@ var (
 	ErrUnique = errors.New("another task with the unique key is pending")
 	// ErrInvalidTask occurs when a task is invalid. *TaskError wraps it.
 	ErrInvalidTask = errors.New("invalid task")
-	// ErrNotTask occurs when Handler receives a message without a task's id or version, or, before the task is due, a
-	// message without a due time. The message is dead-lettered.
+	// ErrNotTask occurs when Handler or LeaseHandler receives a message without a task's id or version, or, before the
+	// task is due, a message without a due time. The message is dead-lettered.
 	ErrNotTask = errors.New("the message does not belong to a task")
 	// ErrRecurring occurs when a recurring task is invalid. *RecurringError wraps it.
 	ErrRecurring = errors.New("invalid recurring task")
@@ -83,6 +83,9 @@ var (
 type ExistsError struct{ IDs []string }
 
 func (e *ExistsError) Error() string {
+	if len(e.IDs) == 1 {
+		return fmt.Sprintf("task %s already exists; use another id, or reschedule or replace the existing task", e.IDs[0])
+	}
 	const show = 5
 	ids := e.IDs
 	more := ""
@@ -90,7 +93,7 @@ func (e *ExistsError) Error() string {
 		more = fmt.Sprintf(" and %d more", len(ids)-show)
 		ids = ids[:show]
 	}
-	return fmt.Sprintf("task %s%s already exists; use another id, or reschedule or replace the existing task", strings.Join(ids, ", "), more)
+	return fmt.Sprintf("tasks %s%s already exist; use other ids, or reschedule or replace the existing tasks", strings.Join(ids, ", "), more)
 }
 
 // Unwrap makes errors.Is(err, ErrExists) true.

@@ -17,9 +17,9 @@ import (
 const recordTimeout = 5 * time.Second
 
 // failed records a failed attempt, and passes it to the OnFailure hook. Two kinds of attempts do not count: one that
-// was interrupted because the consumer stopped, since its message returns to the queue unchanged, and one whose handler
-// snoozes or requeues the message. For the latter, failed only records the time until which the sweeper must not send
-// the task again.
+// was interrupted because the consumer stopped, since its message returns to the queue unchanged, and one that the
+// function counts excludes, such as one whose handler snoozed the message. For the latter, failed only records the time
+// until which the sweeper must not send the task again.
 func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, a *attempt, cause error) {
 	cutOff := errors.Is(ctx.Err(), context.Canceled) // not DeadlineExceeded, which is the handler's own time limit
 	if cutOff && a == nil {
@@ -127,7 +127,7 @@ func (h *handler) recordOnce(ctx context.Context, d *amqpx.Delivery, a *attempt,
 	})
 }
 
-// attemptNumber returns how many attempts the task has had.
+// attemptNumber returns how many attempts the task has had, including the one that failed with cause.
 func attemptNumber(d *amqpx.Delivery, a *attempt, cause error) int {
 	if e, ok := errors.AsType[*poisonError](cause); ok {
 		return e.attempts

@@ -31,12 +31,13 @@ type pass struct {
 
 // fence checks a message against its task's row. If the message may take effect, fence marks the task as done or, if
 // the task was sent to an exchange, records the effect for the message's queue. If the message may not take effect,
-// fence returns the reason.
+// fence returns the reason, or an error if the message has to be postponed or dead-lettered. It marks the task as
+// expired if the message is too late.
 func fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (p pass, why SkipReason, err error) {
 	f := fenceOf(d, now)
-	// The row contains the task's destination, which is a queue or an exchange. The delivery usually shows that too,
-	// but not if a message to a queue came through one of the application's exchanges, or if a test created the
-	// Delivery. So try the likely case first, then the other one.
+	// The row contains the task's destination, which is a queue or an exchange. The delivery usually shows which of the
+	// two it is, but not if a message to a queue came through one of the application's exchanges, or if a test created
+	// the Delivery. So try the likely case first, then the other one.
 	for _, toQueue := range []bool{d.Exchange == "", d.Exchange != ""} {
 		var passed bool
 		if toQueue {
@@ -111,7 +112,8 @@ func skipped(row rows.Found, f rows.Fence, d *amqpx.Delivery) error {
 	return &skipError{reason}
 }
 
-// whyNot returns why a message did not pass the fence.
+// whyNot returns why a message did not pass the fence. It returns an error instead if the message has to be postponed
+// or dead-lettered, for example because another attempt is running.
 func whyNot(row rows.Found, f rows.Fence, d *amqpx.Delivery) (SkipReason, error) {
 	switch {
 	case row.Version == 0:
@@ -122,7 +124,7 @@ func whyNot(row rows.Found, f rows.Fence, d *amqpx.Delivery) (SkipReason, error)
 	case !row.Is(f) || row.Status == rows.Pending:
 		return SkipStale, nil
 	case row.Status == rows.Running:
-		return "", &heldError{minLease} // a LeaseHandler of the same queue is working on it
+		return "", &heldError{minLease} // a LeaseHandler of the same queue is working on the task
 	case row.Status == rows.Cancelled:
 		return SkipCancelled, nil
 	case row.Status == rows.Expired:
@@ -136,7 +138,9 @@ func whyNot(row rows.Found, f rows.Fence, d *amqpx.Delivery) (SkipReason, error)
 }
 
 // heldError is returned for a message whose task is leased by another attempt.
-type heldError struct{ rest time.Duration }
+type heldError struct {
+	rest time.Duration // how much longer the lease may last
+}
 
 func (e *heldError) Error() string { return "another attempt holds the lease" }
 

@@ -21,13 +21,12 @@ type Filter struct {
 	Tag string // tasks that have this tag
 	// UniqueKey selects the tasks with this unique key, of which at most one is pending.
 	UniqueKey string
-	// Header and HeaderValue select the tasks that have this header. It is not indexed, so combine it with other
-	// conditions if there are many tasks.
+	// Header and HeaderValue select the tasks that have this header. Headers are not indexed, so combine the two with
+	// other conditions if there are many tasks.
 	Header, HeaderValue string
-	// Error selects the tasks whose LastError contains this text. ErrorLike selects the tasks whose LastError is
-	// similar to this one, which means that it differs only in numbers, ids and quoted parts. Neither is indexed, so
-	// all tasks that match the other conditions are read. Combine them with a status and a destination if there are
-	// many tasks.
+	// Error selects the tasks whose LastError contains this text. ErrorLike selects the tasks whose LastError differs
+	// from this text at most in numbers, ids and quoted parts. Neither is indexed, so all tasks that match the other
+	// conditions are read. Combine them with a status and a destination if there are many tasks.
 	Error, ErrorLike string
 
 	// The other fields apply to List only.
@@ -42,8 +41,8 @@ type Filter struct {
 	Unheld bool
 }
 
-// rowFilter converts the filter for package rows. It returns an error for an unknown status, and for times that are
-// probably in the wrong unit: they would select all tasks or none.
+// rowFilter converts the filter for package rows. It returns an error for an unknown status, for too many ids, and for
+// times that are probably in the wrong unit, because they would select all tasks or none.
 func (f Filter) rowFilter() (rows.Filter, error) {
 	for _, x := range []struct{ field, reason string }{{"DueFrom", units.Instant(f.DueFrom)}, {"DueTo", units.Instant(f.DueTo)}} {
 		if x.reason != "" {

@@ -40,7 +40,7 @@ func OnFailure(hook func(ctx context.Context, d *amqpx.Delivery, err error, fina
 	return func(h *handler) { h.onFailure = hook }
 }
 
-// WithDialect sets the dialect of a database for which it is not detected.
+// WithDialect sets the dialect of the database. Use it if the handler cannot detect the dialect.
 func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = sqldb.Dialect(d) } }
 
 // WithNow sets this process's wall clock. The default, also for nil, is time.Now. Tests use it to simulate a wrong
@@ -59,10 +59,10 @@ func WithDatabaseNow(now func() time.Time) HandlerOption {
 	return func(h *handler) { h.own = now }
 }
 
-// WithTxOptions sets the options of the transactions, such as the isolation level. The default is the
-// database's, and the handler works correctly at every level. For messages that came through an
-// exchange, the default on MySQL and MariaDB is READ COMMITTED. At REPEATABLE READ their handler may
-// not see the changes of a transaction that kept the pending task; see ScheduleUnique.
+// WithTxOptions sets the options of the transactions, such as the isolation level. The default is the database's, and
+// the handler works correctly at every level. For messages that came through an exchange, the default on MySQL and
+// MariaDB is READ COMMITTED. At REPEATABLE READ, the handler of such a message may not see the changes of a transaction
+// whose ScheduleUnique kept the pending task.
 func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) { h.txOpts = opts } }
 
 // Handler wraps fn for Client.Consume. For each message it opens a transaction whose first statement marks the task as
@@ -71,10 +71,10 @@ func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) 
 // an effect.
 //
 // A task that is sent to an exchange takes effect once in each queue that receives the message. Its status becomes done
-// with the first of these effects, and the failure of another queue's handler does not change that. A message that is
-// still waiting Retention.Keep after the first effect, or when the task is replaced, has no effect. The effects in
-// different queues do not wait for each other, except on SQLite, which has only one writer. A cancel or reschedule is
-// possible until the first effect is committed, and rolls back effects that are still running.
+// with the first of these effects, and the failure of another queue's handler does not change that. A message has no
+// effect if it is still waiting when the task is replaced, or when Retention.Keep has passed since the first effect.
+// The effects in different queues do not wait for each other, except on SQLite, which has only one writer. A cancel or
+// reschedule is possible until the first effect is committed, and rolls back effects that are still running.
 //
 // An error or a panic in fn rolls back the transaction and is recorded in the task's row: the number of attempts, the
 // last error, and the status failed if it was the last attempt (Delivery.MaxAttempts) or the error came from
@@ -187,8 +187,8 @@ func (h *handler) attempt(ctx context.Context, d *amqpx.Delivery, at **attempt) 
 }
 
 // alone runs the effect of one task in a separate transaction. If the task has no effect, skipped is the reason, and
-// the transaction is committed anyway, to keep what the fence has written, such as the status expired. It calls begun
-// before the effect.
+// the transaction is committed anyway, to keep what the fence has written, such as the status expired. The function
+// begun is called before the effect.
 func (h *handler) alone(ctx context.Context, d *amqpx.Delivery, begun func()) (skipped SkipReason, err error) {
 	opts, err := h.optionsFor(ctx, d)
 	if err != nil {

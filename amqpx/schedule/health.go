@@ -19,10 +19,10 @@ type HealthError struct {
 
 // Fault describes a part of Run that currently fails.
 type Fault struct {
-	Part  string    `json:"part"` // "relay", "rate limit", "recall", "sweep", "recurring", "purge", "clock" or "listen"
+	Part string `json:"part"` // "relay", "rate limit", "recall", "sweep", "recurring", "purge", "clock" or "listen"
+	// Since is when the first of the consecutive errors occurred, by this process's clock.
 	Since time.Time `json:"since"`
-	// Err is the latest error. Since is when the first of the consecutive errors occurred, by this process's clock.
-	Err error `json:"-"`
+	Err   error     `json:"-"` // the latest error
 }
 
 func (f Fault) String() string {
@@ -49,7 +49,7 @@ func (e *HealthError) Unwrap() []error {
 type faults struct {
 	mu      sync.Mutex
 	running bool
-	of      map[string]Fault
+	failing map[string]Fault       // by part
 	logs    map[string]*sparse.Log // for each part that has failed
 }
 
@@ -59,11 +59,11 @@ func (f *faults) health() error {
 	if !f.running {
 		return ErrNotRunning
 	}
-	if len(f.of) == 0 {
+	if len(f.failing) == 0 {
 		return nil
 	}
 	e := &HealthError{}
-	for _, fault := range f.of {
+	for _, fault := range f.failing {
 		e.Faults = append(e.Faults, fault)
 	}
 	slices.SortFunc(e.Faults, func(a, b Fault) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Part, b.Part)) })
@@ -77,15 +77,15 @@ func (f *faults) setRunning(running bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.running = running
-	f.of = map[string]Fault{}
+	f.failing = map[string]Fault{}
 }
 
-// setOutcome records whether a part of Run has succeeded or failed. It returns the log for the part's errors and, if
-// the part has recovered, how long it had been failing.
+// setOutcome records whether a part of Run has succeeded or failed. It records no failure when Run is not running. It
+// returns the log for the part's errors and, if the part has recovered, how long it had been failing.
 func (f *faults) setOutcome(part string, err error, now time.Time) (log *sparse.Log, ended time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	before, failing := f.of[part]
+	before, failing := f.failing[part]
 	if err != nil && f.logs[part] == nil {
 		if f.logs == nil {
 			f.logs = map[string]*sparse.Log{}
@@ -94,14 +94,14 @@ func (f *faults) setOutcome(part string, err error, now time.Time) (log *sparse.
 	}
 	switch {
 	case err == nil || !f.running:
-		delete(f.of, part)
+		delete(f.failing, part)
 		if failing {
 			ended = now.Sub(before.Since)
 		}
 	case failing:
-		f.of[part] = Fault{Part: part, Since: before.Since, Err: err}
+		f.failing[part] = Fault{Part: part, Since: before.Since, Err: err}
 	default:
-		f.of[part] = Fault{Part: part, Since: now, Err: err}
+		f.failing[part] = Fault{Part: part, Since: now, Err: err}
 	}
 	return f.logs[part], ended
 }

@@ -22,20 +22,20 @@ const longestBy = 200
 
 // Pause stops sending tasks to a destination as soon as ex commits. The destination is a queue, or an exchange with all
 // its routing keys. Use it while the service behind the destination must not receive tasks, for example during an
-// incident. Its tasks stay in the table until Resume, whichever relays run now or start later, and recurring tasks
-// still create new ones. The parameter by is shown to operators as the person or program that paused the destination.
-// Pausing twice is a no-op: the first PausedAt and PausedBy stay.
+// incident. The destination's tasks stay in the table until Resume, whichever relays run now or start later, and
+// recurring tasks still create new ones. The parameter by is shown to operators as the person or program that paused
+// the destination. Pausing twice is a no-op: the first PausedAt and PausedBy stay.
 //
 // Pause returns ErrConfig for an invalid destination or by, and for a destination that is not listed, if the sender or
 // Config.Destination restricts destinations to a list. Without such a list, a misspelt name is accepted, but pausing it
 // stops no tasks.
 //
 // Batches that a relay is publishing when ex commits are still published. The running relays recall tasks whose
-// messages are already with the broker, either delayed or in the destination's queue. They recall tasks that are due
-// soon within about a second, and later ones before they are due. The messages of recalled tasks then have no effect,
-// and the tasks are sent again after the pause. A task that was waiting for a retry keeps its number of attempts. A
-// handler that has already started finishes its task. A task that was sent more than three times (see Config.MaxSends)
-// may still be handled.
+// messages are already with the broker, either delayed or in the destination's queue. Tasks that are due soon are
+// recalled within about a second, and later ones before they are due. The messages of recalled tasks then have no
+// effect, and the tasks are sent again after the pause. A task that was waiting for a retry keeps its number of
+// attempts. A handler that has already started finishes its task. A task that was sent more than three times (see
+// Config.MaxSends) may still be handled.
 func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, by string) error {
 	if len(by) > longestBy || !utf8.ValidString(by) {
 		return fmt.Errorf("%w: by: %.300q; expected at most %d bytes of UTF-8", ErrConfig, by, longestBy)
@@ -203,7 +203,7 @@ func (s *Store) changeGate(ctx context.Context, ex Executor, doing string, d top
 	if err != nil {
 		return err
 	}
-	err = s.db.Within(ctx, s.on(ex), func(c rows.Conn) error {
+	err = s.db.Within(ctx, s.rawConn(ex), func(c rows.Conn) error {
 		g, err := c.LockGate(ctx, l)
 		if err != nil {
 			return err

@@ -34,8 +34,8 @@ const minLease = time.Second
 // WithLease sets the duration of LeaseHandler's lease. The default is 1 minute, the minimum 1 second. While the work
 // runs, the lease is renewed three times within its duration. After a crash, another process starts the work again when
 // the lease has ended. A short lease therefore means a short delay after a crash, while a long lease tolerates longer
-// outages of the database. LeaseHandler returns nil for a d below a microsecond, such as WithLease(30), which has
-// probably no unit.
+// outages of the database. LeaseHandler returns nil for a d below a microsecond, such as WithLease(30), which probably
+// lacks a unit.
 func WithLease(d time.Duration) HandlerOption {
 	return func(h *handler) { h.lease, h.noUnit = max(d, minLease), units.Duration(d) != "" }
 }
@@ -208,8 +208,10 @@ func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delive
 	})
 }
 
-// stillOpen returns a *skipError if the task was changed or has ended. That is possible if the lease ended before the
-// work, because the sweeper then makes the task pending again.
+// stillOpen returns a *skipError if the effect of the attempt must not be committed, for example because the task was
+// rescheduled or cancelled during the work. That is possible if the lease ended before the work did, because the
+// sweeper then makes the task pending again. A task that was sent to an exchange may be done or failed by then, because
+// that is the result of another queue's handler.
 func (a *attempt) stillOpen(ctx context.Context, c rows.Conn, d *amqpx.Delivery, l rows.Lock) error {
 	task, err := c.Find(ctx, a.Task, a.clock.UnixMilli(), l)
 	switch {

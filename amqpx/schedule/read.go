@@ -115,8 +115,8 @@ func (s *Store) heldLanes(ctx context.Context, c rows.Conn) (paused map[rows.Lan
 	return paused, limited, err
 }
 
-// listUnheld lists tasks lane by lane. It is needed if lanes are paused or limited, because such a lane may have any
-// number of tasks that are due before the tasks of other lanes.
+// listUnheld lists the tasks that are not held back. If lanes are paused or limited, it reads lane by lane, because
+// such a lane may have any number of tasks that are due before the tasks of other lanes.
 func (s *Store) listUnheld(ctx context.Context, c rows.Conn, l rows.Listing, yield func(*rows.Task) bool) error {
 	paused, limited, err := s.heldLanes(ctx, c)
 	if err != nil {

@@ -23,9 +23,9 @@ const (
 // Overlap is the policy for an occurrence that is due while the previous one is pending.
 type Overlap string
 
-// The overlap policies. The task of an occurrence is pending until its handler has committed, or until it was cancelled
-// or has failed. A task that is sent to an exchange is done as soon as the handler of the first queue has committed,
-// although handlers of other queues may still be working.
+// The overlap policies. Here, the task of an occurrence counts as pending until its handler has committed, or until it
+// is cancelled, expires or fails. A task that is sent to an exchange is done as soon as the handler of the first queue
+// has committed, although handlers of other queues may still be working.
 const (
 	OverlapAllow Overlap = recur.OverlapAllow // the occurrence is run as well; the default
 	OverlapSkip  Overlap = recur.OverlapSkip  // the occurrence is skipped
@@ -35,13 +35,13 @@ const (
 // occurrence is a separate task. The caller sets the fields of the first part. The fields of the second part are
 // maintained by this package, and are ignored when a Recurring is written.
 type Recurring struct {
-	// Name identifies the recurring task: 1 to 200 bytes of UTF-8 without @ and NUL. The ids of the
-	// tasks are the name, @ and the occurrence's time; see ParseOccurrence.
+	// Name identifies the recurring task: 1 to 200 bytes of UTF-8 without @ and NUL that do not end in a space. The ids
+	// of the tasks are the name, @ and the occurrence's time; see ParseOccurrence.
 	Name string
-	// Cron is an expression with five fields (minute, hour, day of month, month, weekday), or six
-	// fields with seconds in front, or @hourly, @daily, @weekly, @monthly or @yearly. As in Vixie's
-	// cron, a day has to match one of the two day fields. If one of them begins with a star, even
-	// with a step such as */2, a day has to match both. L, W and # are as in Quartz.
+	// Cron is an expression with five fields (minute, hour, day of month, month, weekday), or six fields with seconds
+	// in front, or @hourly, @daily, @weekly, @monthly or @yearly. As in Vixie's cron, a day has to match one of the two
+	// day fields. If one of them begins with a star or a question mark, even with a step such as */2, a day has to
+	// match both. L, W and # are as in Quartz.
 	Cron string
 	// TimeZone is the time zone of Cron, an IANA name such as Europe/Berlin. The default is UTC. If a time occurs twice
 	// because clocks are set back, the first of the two is used. A time that does not exist because clocks are set
@@ -127,7 +127,7 @@ type Occurrence struct {
 func ParseOccurrence(id string) (name string, at time.Time, ok bool) { return recur.Parse(id) }
 
 // Next returns the next n occurrences after a time, or fewer if the Recurring ends earlier. It computes them from the
-// rule alone, even if the Recurring is paused. The error is a *RecurringError.
+// rule alone, even if the Recurring is paused. The error wraps a *RecurringError for each invalid field.
 func (r Recurring) Next(after time.Time, n int) ([]Occurrence, error) {
 	found, err := recur.Next(r.scheduleRow(), after, n)
 	if err != nil {

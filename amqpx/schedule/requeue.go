@@ -10,13 +10,15 @@ import (
 
 var _ inspect.TaskStore = (*Store)(nil)
 
-// RequeueDead decides, by the task's row, what to do with the dead or parked message of a task; see
-// inspect.RequeueOptions.Tasks.
+// RequeueDead decides from a task's row what to do with a dead or parked message of the task, and revives the task if
+// that is the decision; see inspect.RequeueOptions.Tasks.
 //
 // A failed task that was sent to a queue is revived and due immediately, and a relay sends it with a new version. If
-// the task was sent to an exchange, the message is returned to the queue in which it was dead-lettered, so that no
-// other queue receives it again. A message is removed if it would have no effect, because its task has finished, or was
-// rescheduled, revived or replaced in the meantime. With dryRun, RequeueDead changes nothing.
+// the task is pending or was sent to an exchange, the message is returned to the queue in which it was dead-lettered,
+// so that no other queue receives it again. A message is removed if it would have no effect, because its task has
+// finished, or was rescheduled, revived or replaced in the meantime. A message stays where it is if its task has no row
+// or a row with an older version, if a LeaseHandler is working on a task that was sent to a queue, or if the task
+// cannot be revived because another task with its unique key is pending. With dryRun, RequeueDead changes nothing.
 func (s *Store) RequeueDead(ctx context.Context, l *inspect.DeadLetter, dryRun bool) (inspect.RequeueOutcome, string, error) {
 	c, err := s.conn(ctx, NoTx)
 	if err != nil {

@@ -96,11 +96,13 @@ func (x RecurringTasks) LastRuns(ctx context.Context, ex Executor, names []strin
 	return runs, nil
 }
 
-// write runs do with ex, in a new transaction if ex is a database.
-func (x RecurringTasks) write(ctx context.Context, ex Executor, what string, do func(p *recur.Planner, c rows.Conn) error) error {
-	err := x.s.db.Within(ctx, x.s.on(ex), func(c rows.Conn) error {
+// write calls change with a connection for ex, in a new transaction if ex is a database, and then wakes the loops that
+// run on the database in virtual time. It prefixes errors with the parameter subject, such as "recurring task x",
+// unless they already name the recurring task.
+func (x RecurringTasks) write(ctx context.Context, ex Executor, subject string, change func(p *recur.Planner, c rows.Conn) error) error {
+	err := x.s.db.Within(ctx, x.s.rawConn(ex), func(c rows.Conn) error {
 		x.s.refresh(ctx, c)
-		return do(x.s.planner, c)
+		return change(x.s.planner, c)
 	})
 	polling.Wrote(x.s.db.DB)
 	if err == nil {
@@ -109,12 +111,12 @@ func (x RecurringTasks) write(ctx context.Context, ex Executor, what string, do 
 	if _, named := errors.AsType[*recur.Error](err); named {
 		return recurringError(err)
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return fmt.Errorf("%s: %w", subject, err)
 }
 
 // writeOne runs write for a single recurring task.
-func (x RecurringTasks) writeOne(ctx context.Context, ex Executor, name string, do func(p *recur.Planner, c rows.Conn) error) error {
-	return x.write(ctx, ex, "recurring task "+name, do)
+func (x RecurringTasks) writeOne(ctx context.Context, ex Executor, name string, change func(p *recur.Planner, c rows.Conn) error) error {
+	return x.write(ctx, ex, "recurring task "+name, change)
 }
 
 // checked returns the row of a valid recurring task, or an error.
@@ -152,7 +154,8 @@ func (x RecurringTasks) Put(ctx context.Context, ex Executor, r Recurring) (chan
 
 // Edit changes a recurring task. The function change modifies the fields of the current one; a change of Name is
 // ignored. Edit withdraws the tasks that are not due yet, and the new rule applies immediately. It returns
-// ErrNoSchedule, *RecurringError, or the error of change. If the caller then rolls back, nothing has changed.
+// ErrNoSchedule, *RecurringError, or the error of change. After an error, roll back the transaction of ex, so that
+// nothing changes.
 func (x RecurringTasks) Edit(ctx context.Context, ex Executor, name string, change func(r *Recurring) error) error {
 	return x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error {
 		return p.Edit(ctx, c, name, func(s *rows.Schedule) error {

@@ -85,8 +85,8 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// on returns the connection for an Executor. For NoTx that is the store's database.
-func (s *Store) on(ex Executor) sqldb.Conn {
+// rawConn returns the connection for an Executor, without a dialect. For NoTx that is the store's database.
+func (s *Store) rawConn(ex Executor) sqldb.Conn {
 	if ex == NoTx {
 		return s.db.DB
 	}
@@ -95,7 +95,7 @@ func (s *Store) on(ex Executor) sqldb.Conn {
 
 // conn returns the connection for an Executor, with its dialect.
 func (s *Store) conn(ctx context.Context, ex Executor) (rows.Conn, error) {
-	return s.db.On(ctx, s.on(ex))
+	return s.db.On(ctx, s.rawConn(ex))
 }
 
 // nowIn returns the database's time. If it has to be measured, nowIn does so on the connection of the Executor, because
@@ -186,19 +186,20 @@ func (s *Store) reports(part string) func(error) {
 	}
 }
 
-// reading runs read with the connection and the row filter, and prefixes its error with the parameter what.
-func reading[T any](ctx context.Context, s *Store, ex Executor, f Filter, what string, read func(c rows.Conn, f rows.Filter) (T, error)) (none T, err error) {
+// reading calls read with a connection and the row filter, and prefixes the error with the parameter doing, such as
+// "counting tasks".
+func reading[T any](ctx context.Context, s *Store, ex Executor, f Filter, doing string, read func(c rows.Conn, f rows.Filter) (T, error)) (none T, err error) {
 	filter, err := f.rowFilter()
 	if err != nil {
-		return none, fmt.Errorf("%s: %w", what, err)
+		return none, fmt.Errorf("%s: %w", doing, err)
 	}
 	c, err := s.conn(ctx, ex)
 	if err != nil {
-		return none, fmt.Errorf("%s: %w", what, err)
+		return none, fmt.Errorf("%s: %w", doing, err)
 	}
 	result, err := read(c, filter)
 	if err != nil {
-		return none, fmt.Errorf("%s: %w", what, err)
+		return none, fmt.Errorf("%s: %w", doing, err)
 	}
 	return result, nil
 }

@@ -14,7 +14,7 @@ type Status string
 // expired or failed. Reschedule and RunNow keep it pending. Revive makes a failed task pending again.
 const (
 	StatusPending   Status = "pending"
-	StatusRunning   Status = "running"   // LeaseHandler is working on it; pending again if the lease ends
+	StatusRunning   Status = "running"   // LeaseHandler is working on it; pending again if the lease ends without an outcome
 	StatusDone      Status = "done"      // its effect was committed
 	StatusCancelled Status = "cancelled" // Cancel was committed before the effect
 	StatusExpired   Status = "expired"   // it was too late for the effect, see Task.ExpiresAfter
@@ -92,8 +92,8 @@ func (t Task) Destination() topology.Destination {
 	return topology.Destination{Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey}
 }
 
-// DueSince returns the time at which the task is or was due. That is DeliverAt or, if DeliverAt is 0, which means
-// immediately, the time at which the task was written. Use it to show the due time and to compute lateness.
+// DueSince returns the time at which the task is or was due. That is DeliverAt or, if DeliverAt is the Unix epoch,
+// which means immediately, the time at which the task was written. Use it to show the due time and to compute lateness.
 func (t TaskRow) DueSince() time.Time {
 	if t.DeliverAt.UnixMilli() == 0 {
 		return t.CreatedAt

@@ -68,11 +68,11 @@ type UniqueResult struct {
 // key, so that there is never more than one. If ID is empty, the task gets a UUIDv7. With NoTx it runs in one
 // transaction.
 //
-// The pending task is locked until ex commits. Its handler waits for that, so it sees what the transaction has changed.
-// ScheduleUnique waits for a handler that has already started, and for other transactions that schedule tasks with the
-// same key. If a transaction schedules tasks with several keys, use the same order of keys everywhere. Otherwise two
-// transactions may deadlock, and the database aborts one of them. If a handler calls ScheduleUnique with its own task's
-// key in its transaction, the call creates the next task.
+// The pending task is locked until ex commits. The handler of the task waits for the commit, and therefore sees the
+// changes of the transaction. ScheduleUnique waits for a handler that has already started, and for other transactions
+// that schedule tasks with the same key. If a transaction schedules tasks with several keys, use the same order of keys
+// everywhere. Otherwise two transactions may deadlock, and the database aborts one of them. If a handler calls
+// ScheduleUnique with its own task's key in its transaction, the call creates the next task.
 //
 // Only pending tasks are merged. A call during a LeaseHandler's work creates a second task, because the first one is no
 // longer pending. If the work then fails and the second task is due before the retry, the first task is cancelled in
@@ -93,7 +93,7 @@ func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Uniqu
 		return UniqueResult{}, taskError(t.ID, problem)
 	}
 	var result UniqueResult
-	err := s.db.Within(ctx, s.on(ex), func(c rows.Conn) (err error) {
+	err := s.db.Within(ctx, s.rawConn(ex), func(c rows.Conn) (err error) {
 		result, err = uniqueCall{s, c, row, u}.run(ctx)
 		return err
 	})
@@ -196,7 +196,8 @@ func (x uniqueCall) write(ctx context.Context) (UniqueResult, error) {
 
 func (x uniqueCall) now(ctx context.Context) int64 { return x.s.nowOn(ctx, x.c).UnixMilli() }
 
-// cooling returns the result for a refused task if the cooldown has not ended, and the zero result otherwise.
+// cooling returns the result for a refused task if the cooldown has not ended or a task with the key is running, and
+// the zero result otherwise.
 func (x uniqueCall) cooling(ctx context.Context) (UniqueResult, error) {
 	if x.u.Cooldown == 0 {
 		return UniqueResult{}, nil
@@ -258,7 +259,8 @@ func (x uniqueCall) merge(ctx context.Context, h rows.Holder) (UniqueResult, err
 	return result, err
 }
 
-// pushedTo returns the time to which the pending task is postponed, or 0 if it stays unchanged.
+// pushedTo returns the time to which PushBackPending may postpone the pending task. The task stays unchanged if it is
+// already due at that time or later. pushedTo returns 0 with the other policies.
 func (x uniqueCall) pushedTo(h rows.Holder) int64 {
 	if x.u.OnConflict != PushBackPending {
 		return 0

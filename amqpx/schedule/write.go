@@ -46,7 +46,7 @@ func (s *Store) ScheduleBatch(ctx context.Context, ex Executor, tasks []Task) er
 			fresh = append(fresh, t)
 		}
 	}
-	c := s.on(ex)
+	c := s.rawConn(ex)
 	switch {
 	case len(list) == 1 && len(fresh) == 1 && len(fresh[0].Tags) == 0: // a single statement needs no transaction
 		err = s.direct(ctx, c, func(c rows.Conn) error { return s.insert(ctx, c, fresh, rows.Refuse) })
@@ -67,13 +67,13 @@ func (s *Store) ScheduleBatch(ctx context.Context, ex Executor, tasks []Task) er
 	return err
 }
 
-// direct runs do on c without beginning a transaction.
-func (s *Store) direct(ctx context.Context, c sqldb.Conn, do func(rows.Conn) error) error {
+// direct passes a connection with its dialect to write, without beginning a transaction.
+func (s *Store) direct(ctx context.Context, c sqldb.Conn, write func(rows.Conn) error) error {
 	x, err := s.db.On(ctx, c)
 	if err != nil {
 		return err
 	}
-	return do(x)
+	return write(x)
 }
 
 // toWrite checks tasks after Hooks.BeforeSchedule, and returns their rows.
@@ -137,7 +137,7 @@ func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
 // transaction.
 func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int, error) {
 	var total int64
-	err := s.db.Within(ctx, s.on(ex), func(c rows.Conn) (err error) {
+	err := s.db.Within(ctx, s.rawConn(ex), func(c rows.Conn) (err error) {
 		total, err = c.CancelPending(ctx, ids, s.nowOn(ctx, c).UnixMilli())
 		return err
 	})
@@ -147,16 +147,16 @@ func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int
 	return int(total), nil
 }
 
-// Reschedule gives a pending task an earlier or later due time when ex commits. Its count of attempts starts over.
-// Reschedule returns the same errors as Cancel, and *TaskError for an invalid time.
+// Reschedule gives a pending task an earlier or later due time when ex commits. The task's count of attempts starts
+// over. Reschedule returns the same errors as Cancel, and *TaskError for an invalid time.
 func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
 	return s.move(ctx, ex, id, "reschedule", StatusPending, deliverAt)
 }
 
 // RescheduleBy reschedules a pending task by a duration when ex commits. The duration is added to the due time that the
 // task has when the statement runs, so that concurrent calls add up. A time before March 1973 becomes the Unix epoch,
-// which means immediately, and a time after the year 9999 becomes the end of that year. The count of attempts starts
-// over. The errors are the same as for Reschedule.
+// which means immediately, and a time after the year 9999 becomes the end of that year. The task's count of attempts
+// starts over. The errors are the same as for Reschedule.
 func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by time.Duration) error {
 	if reason := units.Shift(by); reason != "" {
 		return &TaskError{ID: id, Field: "DeliverAt", Reason: "moved by " + reason}
@@ -242,7 +242,7 @@ type work struct {
 
 type workKey struct{}
 
-// withWork returns a context for the handler's function that carries w.
+// withWork returns a copy of ctx that carries w. The handler's function gets this copy.
 func withWork(ctx context.Context, w *work) context.Context {
 	return context.WithValue(ctx, workKey{}, w)
 }

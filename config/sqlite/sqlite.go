@@ -53,7 +53,7 @@ func source(u string) (name string, memory bool, err error) {
 	if path == ":memory:" {
 		return ":memory:?" + pragmas, true, nil
 	}
-	// In a file: URI these characters would end the path.
+	// In a file: URI, ? and # would end the path, and % would begin an escape.
 	escaped := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
 	return "file:" + escaped + "?" + pragmas, false, nil
 }

@@ -10,8 +10,8 @@ import (
 // ErrClock is returned if the database's clock is too far from this process's clock to be used.
 var ErrClock = errors.New("this process's clock and the database's clock are more than a day apart; correct them, or set Config.VirtualTime in a test in virtual time")
 
-// Clock tracks the database's clock. To the last time that it has measured, it adds the time that has passed since then
-// by this process's monotonic clock, so a change of this process's wall clock does not affect it.
+// Clock tracks the database's clock. Its time is the database's time at the last measurement plus the time that has
+// passed since then by this process's monotonic clock, so a change of this process's wall clock does not affect it.
 type Clock struct {
 	Local func() time.Time                             // this process's wall clock
 	Up    func() time.Duration                         // this process's monotonic clock

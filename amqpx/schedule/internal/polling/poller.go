@@ -36,7 +36,7 @@ func Backoff(first time.Duration, before int, longest time.Duration) time.Durati
 type Poller struct {
 	*Clock
 
-	// Interval is the longest pause of a relay between two polls.
+	// Interval is the longest pause of a relay between two polls, except in virtual time; see Longest.
 	Interval time.Duration
 	// Patience is the maximum time that the database may take to answer.
 	Patience time.Duration
@@ -142,12 +142,13 @@ func Wait(ctx context.Context, pause, interval time.Duration, written <-chan str
 // againAfter is the longest pause of a loop after an error.
 const againAfter = 5 * time.Second
 
-// Every calls do repeatedly until ctx ends, and waits after each call for the pause that do returned. After an error
-// the pause is the interval, at most againAfter. It calls report with each outcome.
-func (p *Poller) Every(ctx context.Context, interval time.Duration, report func(error), do func() (pause time.Duration, err error)) {
+// Every calls step repeatedly until ctx ends. After each call it waits for the pause that step returned, counted from
+// the start of the call. After an error the pause is the interval, at most againAfter. It calls report with each
+// outcome.
+func (p *Poller) Every(ctx context.Context, interval time.Duration, report func(error), step func() (pause time.Duration, err error)) {
 	for {
 		began, written := time.Now(), p.Written()
-		pause, err := do()
+		pause, err := step()
 		if ctx.Err() != nil {
 			return
 		}
@@ -161,12 +162,12 @@ func (p *Poller) Every(ctx context.Context, interval time.Duration, report func(
 	}
 }
 
-// Answered runs do with Patience as its timeout, so that a loop gives up on a connection if the server hangs or the
+// Answered calls query with Patience as its timeout, so that a loop gives up on a connection if the server hangs or the
 // network drops packets. Without the timeout, it would wait for as long as TCP keeps such a connection.
-func (p *Poller) Answered(ctx context.Context, do func(ctx context.Context) error) error {
+func (p *Poller) Answered(ctx context.Context, query func(ctx context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, p.Patience)
 	defer cancel()
-	err := do(bounded)
+	err := query(bounded)
 	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
 		return fmt.Errorf("the database did not answer within %v: %w", p.Patience, err)
 	}

@@ -67,8 +67,9 @@ func (p *Poller) Committed() {
 const notified = 4 * time.Second
 
 // Due makes the relays on a database poll for a task that has just been written. They poll immediately if the task may
-// be due before their next poll, and soon otherwise (see Wrote). A relay that will receive a notification about the
-// task does not poll before that. The parameter due is in milliseconds since the Unix epoch.
+// be due before their next poll. Otherwise only relays in virtual time poll, soon (see Wrote). A relay that will
+// receive a notification about the task does not poll before that. The parameter due is in milliseconds since the Unix
+// epoch.
 func (p *Poller) Due(db sqldb.DB, due int64) {
 	now := p.Now()
 	if due > now.Add(2*p.Interval).UnixMilli() {

@@ -11,7 +11,7 @@
 // The reasons for this design:
 //
 //   - A relay claims the row with the earliest plan_at, inserts the tasks of its next occurrences and advances plan_at,
-//     in one transaction, so there is no leader. The task's id contains the occurrence's time, so each occurrence has
+//     in one transaction, so no leader is needed. The task's id contains the occurrence's time, so each occurrence has
 //     only one task. The next task always exists in advance, so that the broker can time it.
 //   - The misfire policy is applied before the first send, and also to tasks that were created before the outage.
 //     Otherwise, after an outage, a relay would send tasks that the policy is meant to skip.

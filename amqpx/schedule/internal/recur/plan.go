@@ -209,8 +209,8 @@ func (p *planning) leaveOut(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// upcoming returns late, followed by the occurrences that should have a task by now: all within ahead, and at least the
-// next one. lookAt is the time at which the row must be planned again.
+// upcoming returns late, followed by the occurrences that should have a task by now: all that are due within the time
+// ahead, and at least the next one. lookAt is the time at which the row must be planned again.
 func (p *planning) upcoming(late []time.Time) (list []time.Time, lookAt int64) {
 	s := p.s
 	list = late

@@ -77,8 +77,9 @@ func (f *sendBatch) result() (sent int, err error) {
 }
 
 // PublishClaimed publishes claimed tasks and settles their outcomes in the table. It publishes the tasks of healthy
-// targets as one batch, and the tasks of each target in back-off as a separate batch. It waits until the outcomes are
-// settled, but no longer than Patience for each batch.
+// targets as one batch, and the tasks of each target in back-off as a separate batch. It does not publish tasks that
+// have expired, which it marks as expired, or tasks whose target cannot take them yet, which it releases for a later
+// claim. It waits until the outcomes are settled, but no longer than Patience for each batch.
 //
 // When tasks are sent for the first time (rows.ToSend), PublishClaimed does not wait for targets in back-off, so that
 // they do not delay the next claim for the other targets.

@@ -32,7 +32,8 @@ func (b *bucket) fits(now, until int64) int {
 	return int(min(left/b.interval+1, math.MaxInt32))
 }
 
-// take reserves the earliest free delivery time that is not before release for one task, and returns it.
+// take reserves a delivery time for one task and returns it: the earliest time that the limiter allows and that is not
+// before the parameter release.
 func (b *bucket) take(release int64) int64 {
 	at := max(release, b.opens())
 	b.free = max(b.free, at) + b.interval

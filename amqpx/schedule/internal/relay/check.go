@@ -107,11 +107,11 @@ var _ interface {
 	lister
 } = (*amqpx.Client)(nil)
 
-// Listed returns an error if known or the sender rejects a destination regardless of the message. Each of known and
-// sender may be nil.
-func Listed(sender Sender, known func(topology.Destination) error, dest topology.Destination) error {
-	if known != nil {
-		if err := known(dest); err != nil {
+// Listed returns an error if check or the sender rejects a destination regardless of the message. Both check and sender
+// may be nil.
+func Listed(sender Sender, check func(topology.Destination) error, dest topology.Destination) error {
+	if check != nil {
+		if err := check(dest); err != nil {
 			return err
 		}
 	}
@@ -123,8 +123,8 @@ func Listed(sender Sender, known func(topology.Destination) error, dest topology
 
 // CheckFor returns an error if Listed rejects a task's destination, or if the sender would reject its message, for
 // example because its strategy has no route for the destination.
-func CheckFor(sender Sender, known func(topology.Destination) error, t *rows.Task) *rows.FieldError {
-	if err := Listed(sender, known, destinationOf(t)); err != nil {
+func CheckFor(sender Sender, check func(topology.Destination) error, t *rows.Task) *rows.FieldError {
+	if err := Listed(sender, check, destinationOf(t)); err != nil {
 		return refused(t, err)
 	}
 	if s, ok := sender.(checker); ok {

@@ -10,9 +10,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// Look finds lanes with tasks. It returns the unpaused lanes whose first row is due at the time until or earlier. The
-// result next is the earliest due time in the other lanes, or 0 if there are no other lanes. With a virtual clock, next
-// considers all lanes.
+// Look finds lanes with tasks. It returns the unpaused lanes whose first row is due at the time until or earlier. With
+// a virtual clock, the result next is the earliest due time in the other lanes, or 0 if there are none. Otherwise next
+// is 0, because the query does not find the other lanes.
 func (r *Relay) Look(ctx context.Context, p rows.Purpose, until int64) (due []rows.Waiting, next int64, err error) {
 	c, err := r.DB.Conn(ctx)
 	if err != nil {

@@ -28,9 +28,9 @@
 //     destination that got the fewest tasks comes first in the next claim. Lengths are read before
 //     bodies, so that a claim stays within 16 MiB.
 //   - A rejection, a nack, or a missing answer while other destinations get answers counts only against that
-//     destination. It is removed from the shared batches and tried separately: with 10 tasks after a pause that doubles
-//     from 1 s to 1 min, and with twice as many after each success. A missing destination is tried with 100 tasks every
-//     second, which fail one by one. When no destination gets answers, the broker is the cause, and no destination is
-//     blamed.
+//     destination. That destination is removed from the shared batches and tried separately: with 10 tasks after a
+//     pause that doubles from 1 s to 1 min, and with twice as many after each success. A missing destination is tried
+//     with 100 tasks every second, which fail one by one. When no destination gets answers, the broker is the cause,
+//     and no destination is blamed.
 //   - Every 10 s, a relay renews the row that shows that it is running. Nothing depends on that row.
 package relay

@@ -145,8 +145,8 @@ func (v *limiter) slot(t *rows.Task, now time.Time) {
 }
 
 // lookAt returns the time at which to poll the lane again. While tasks are spread over time, the lane is polled at a
-// fixed interval, because the due time of the lane's next other task is not known: the tasks that are spread come
-// before it in the index.
+// fixed interval, because the due time of the lane's first task that is not spread is unknown: the spread tasks come
+// before that task in the index.
 func (v *limiter) lookAt(now time.Time) time.Time {
 	if v.spread != nil {
 		return now.Add(gateAhead / 2)

@@ -40,7 +40,7 @@ type Relay struct {
 	Config
 
 	backoffs *backoffs
-	ahead    polling.Instant   // the due time of the first task beyond the horizon
+	ahead    polling.Instant   // the due time of the first task beyond the horizon; set only with a virtual clock
 	claiming chan struct{}     // contains one element during a claim; a mutex would stop the clock of a synctest bubble
 	got      map[rows.Lane]int // number of tasks that each lane got in the last claim, for a fair order
 	more     atomic.Bool       // whether the last claim of new tasks left some unclaimed

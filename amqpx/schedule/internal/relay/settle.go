@@ -57,7 +57,8 @@ func (r *Relay) fateOf(t *rows.Task, err error, retry, now time.Time) fate {
 }
 
 // SettleFailures releases tasks whose send failed, so that they are claimed again later, or marks them as failed. It
-// continues even if ctx ends. Tasks with the same fate share a statement.
+// continues even if ctx ends. Tasks with the same fate share a statement and a log line, and SendFailed is called for
+// each task.
 func (r *Relay) SettleFailures(ctx context.Context, failures map[*rows.Task]error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 	defer cancel()

@@ -98,8 +98,8 @@ func (w *window) failing(now, grace int64, unsettled int) bool {
 
 // allowed returns how many tasks may be sent again now. The parameter unsettled is the number of watched tasks that
 // have not been settled yet. While these may still be delivered, allowed returns 0. If consumers do not settle them,
-// the window shrinks: to firstTries if the queue is empty, because a few more messages do no harm there, and to one
-// task if the depth of the queue is unknown.
+// the size of the window is halved: down to firstTries if the queue is empty, because a few more messages do no harm
+// there, and down to one task if the depth of the queue is unknown.
 func (w *window) allowed(g ground, now, grace int64, unsettled int) int {
 	switch {
 	case w.size == 0:

@@ -38,10 +38,10 @@ type Sweeper struct {
 	windows map[relay.Target]*window // windows of the destinations with overdue tasks
 }
 
-// Next returns the pause until the next sweep. Outside of virtual time, that is the interval. In virtual time it may be
-// longer, because each sweep takes real time: it lasts until the next task becomes overdue, or grows up to one Grace
-// while overdue tasks are not handled. While tasks are running under leases, which may end at any time, it is the
-// interval.
+// Next returns the pause until the next sweep. Outside of virtual time, that is the interval. In virtual time the pause
+// may be longer, because each sweep takes real time: the pause lasts until the next task becomes overdue, and while
+// there are overdue tasks that may not be sent again yet, it doubles up to one Grace. While tasks are running under
+// leases, which may end at any time, the pause is the interval.
 func (s *Sweeper) Next(ctx context.Context) time.Duration {
 	if !s.Poller.Virtual() {
 		return s.Interval
@@ -73,9 +73,9 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	return errors.Join(s.endLeases(ctx, c), s.failTimeless(ctx, c), s.resendOverdue(ctx, c))
 }
 
-// endLeases makes tasks pending again if their leases have ended because their processes have died. The broker
-// redelivers their messages. Once pending, the tasks can also be cancelled. See rows.EndLease for a task whose unique key
-// another pending task has.
+// endLeases makes tasks pending again if their leases have ended without an outcome, usually because their processes
+// have died. The broker redelivers their messages. Once pending, the tasks can also be cancelled. See rows.EndLease for
+// a task whose unique key another pending task has.
 func (s *Sweeper) endLeases(ctx context.Context, c rows.Conn) error {
 	now := s.Poller.Now().UnixMilli()
 	ids, err := c.EndedLeases(ctx, now)
@@ -216,16 +216,17 @@ func (s *Sweeper) sweepTarget(ctx context.Context, c rows.Conn, x suspicion) err
 	return err
 }
 
-// resend sends up to room tasks of a destination again, in batches, and returns their ids.
-func (s *Sweeper) resend(ctx context.Context, x suspicion, g ground, room int) (tried []string, err error) {
+// resend sends tasks of a destination again, in batches and at most limit in all, and returns the ids of the tasks that
+// it tried to send.
+func (s *Sweeper) resend(ctx context.Context, x suspicion, g ground, limit int) (tried []string, err error) {
 	total := 0
 	defer func() {
 		if total > 0 {
 			s.Log.Info("sent overdue tasks again", zap.Int("tasks", total), zap.Stringer("destination", x.Target), zap.String("because", string(g)))
 		}
 	}()
-	for room > 0 && err == nil && ctx.Err() == nil {
-		most := min(room, s.Allowance(x.Target))
+	for limit > 0 && err == nil && ctx.Err() == nil {
+		most := min(limit, s.Allowance(x.Target))
 		if most == 0 {
 			break // the destination is in back-off
 		}
@@ -240,7 +241,7 @@ func (s *Sweeper) resend(ctx context.Context, x suspicion, g ground, room int) (
 			tried = append(tried, t.ID)
 		}
 		total, err = total+sent, errors.Join(failErr, sendErr)
-		if room -= len(list); sent < len(rest) {
+		if limit -= len(list); sent < len(rest) {
 			break // the broker does not accept messages
 		}
 	}
@@ -248,7 +249,7 @@ func (s *Sweeper) resend(ctx context.Context, x suspicion, g ground, room int) (
 }
 
 // request returns the request for tasks to claim. If the ground is allQuiet, there is no proof that messages are lost,
-// so request leaves out tasks that were already sent MaxSends times, because they would fail.
+// so request leaves out tasks that were already sent MaxSends times, because the sweeper would fail them.
 func (x suspicion) request(g ground, most, maxSends int) rows.ClaimRequest {
 	w := rows.ClaimRequest{Lane: rows.Lane{Queue: x.Queue, Exchange: x.Exchange}, Until: x.until(g), Most: most, Keys: []string{x.Key}}
 	if g == allQuiet {
@@ -276,8 +277,8 @@ func (s *Sweeper) giveUp(ctx context.Context, t relay.Target, list []*rows.Task)
 // depthTimeout is the time limit of a request for a queue's depth.
 const depthTimeout = 5 * time.Second
 
-// depth asks the broker for the number of ready messages in a queue. It returns unknownDepth for an exchange, or if the
-// broker does not allow the question, and 0 if the queue does not exist.
+// depth asks the broker for the number of ready messages in a queue. It returns unknownDepth for an exchange, and if
+// the broker does not let this user read the queue, and 0 if the queue does not exist.
 func (s *Sweeper) depth(ctx context.Context, t relay.Target) (ready int, info amqpx.QueueInfo, err error) {
 	if s.Inspector == nil || t.Queue == "" {
 		return unknownDepth, info, nil

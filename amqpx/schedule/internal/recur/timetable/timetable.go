@@ -79,7 +79,8 @@ func (t *Timetable) Latest(from, to time.Time, n int) []time.Time {
 	}
 }
 
-// elapsed returns the first time after the given one that is anchor, or a whole number of intervals after it.
+// elapsed returns the earliest of the times anchor, anchor + every, anchor + 2*every and so on that is later than the
+// given time.
 func elapsed(anchor time.Time, every time.Duration, after time.Time) time.Time {
 	if after.Before(anchor) {
 		return anchor

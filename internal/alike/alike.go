@@ -12,9 +12,9 @@ import (
 const Most = 1 << 10
 
 // Text returns the text of an error without the parts that differ between two messages that failed for the same reason.
-// Numbers and ids become #, including the unit of time or the colons and points between numbers. Quoted parts become
-// "…", and white space becomes one space, because the text is used in filters, whose form fields have a single line.
-// Only the first 1,024 bytes are used.
+// Numbers and ids become #. A number includes its unit of time, and numbers that are joined by dots, colons, commas,
+// hyphens or slashes become a single #. Quoted parts become "…", and white space becomes one space, because the text is
+// used in filters, whose form fields have a single line. Only the first 1,024 bytes are used.
 //
 //	order 42 was not found       order # was not found
 //	dial tcp 10.0.0.7:5432: …    dial tcp #: …
@@ -104,7 +104,8 @@ func isUUID(text string) bool {
 
 func isHex(c byte) bool { return strings.IndexByte("0123456789abcdefABCDEF", c) >= 0 }
 
-// minID is the minimum length of a word with digits that may be an id.
+// minID is the minimum length, in bytes, of a word that is replaced as an id. In a shorter word, only the digits are
+// replaced.
 const minID = 8
 
 // wordAlike returns the replacement for a word, or "" if the word is kept.

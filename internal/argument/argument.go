@@ -20,8 +20,8 @@ const (
 	MaxPriority          = "x-max-priority"
 )
 
-// Names returns the names of RabbitMQ's arguments that begin with x-, sorted. It also contains those that rabbitdelay
-// passes on without a meaning of its own.
+// Names returns the names of RabbitMQ's arguments that begin with x-, sorted. They include arguments that rabbitdelay
+// does not interpret and only passes on to the broker.
 func Names() []string {
 	names := []string{
 		QueueType, MessageTTL, DeadLetterExchange, DeadLetterRoutingKey, DeadLetterStrategy, Overflow, MaxLength, MaxLengthBytes,
@@ -46,6 +46,6 @@ const (
 // DelayedExchange is the type of the delayed message plugin's exchanges.
 const DelayedExchange = "x-delayed-message"
 
-// Binder is an argument of the temporary binding that a client adds to the regular one if live.LateBindings is true,
-// and removes within a minute. Its value identifies the client.
+// Binder is an argument of the temporary binding that a client adds alongside the regular one if live.LateBindings is
+// true, and removes within about a minute. Its value identifies the client.
 const Binder = "rabbitdelay-binder"

@@ -54,8 +54,8 @@ func AsTable(v any) (map[string]any, bool) {
 	return reflect.TypeAssert[map[string]any](r.Convert(kind))
 }
 
-// Equal compares argument values as the broker does. Integers of any width are equal if their numbers are equal. This
-// includes a float without a fraction, because JSON decodes integers as floats.
+// Equal compares argument values as the broker does. Integers of any width are equal if they have the same value. A
+// float without a fraction counts as an integer, because JSON decodes integers as floats.
 func Equal(a, b any) bool {
 	if x, ok := Integer(a); ok {
 		y, ok := Integer(b)

@@ -52,7 +52,7 @@ func (s *Session) Do(ctx context.Context, op func(*amqp.Channel) error) error {
 		}
 		if err == nil {
 			if err = op(ch); err != nil {
-				_ = ch.Close() // unusable now, and usually already closed by the broker
+				_ = ch.Close() // the channel is unusable now, and usually the broker has already closed it
 			}
 		}
 		done <- outcome{ch, Advised(err)}
@@ -156,15 +156,16 @@ func IsCode(err error, code int) bool {
 	return ok && e.Code == code
 }
 
-// IsForbidden reports whether the user lacks a permission. The broker uses the same code if another client consumes from
-// the queue exclusively.
+// IsForbidden reports whether the user lacks a permission. The reply code alone does not show that, because the broker
+// uses the same code if another client consumes from the queue exclusively.
 func IsForbidden(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
 	return ok && e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "access to ")
 }
 
-// NeedsPermission adds to a refusal of an operation on a queue which permission the user lacks: to read or to configure
-// it. RabbitMQ before 3.11 does not say so. Other errors are returned unchanged.
+// NeedsPermission adds the name of the missing permission, "read" or "configure", to an error with which the broker
+// refused an operation on a queue. RabbitMQ before 3.11 does not name the permission itself. Errors with another cause
+// are returned unchanged.
 func NeedsPermission(permission string, err error) error {
 	if !IsForbidden(err) {
 		return err
@@ -257,7 +258,8 @@ var (
 // quotes.
 type brokerText string
 
-// Inequivalent reads a Mismatch from the error of a declaration; wanted is the table that was declared.
+// Inequivalent reads a Mismatch from the error of a declaration. The parameter wanted is the table that was declared.
+// Inequivalent returns false if the error has another cause.
 func Inequivalent(err error, wanted map[string]any) (topology.Mismatch, bool) {
 	e, answered := errors.AsType[*amqp.Error](err)
 	if !answered || e.Code != amqp.PreconditionFailed {

@@ -13,7 +13,7 @@ import (
 // and amqp091 reads up to 32 levels.
 const maxDepth = 1000
 
-// The reasons why bytes cannot be decoded.
+// Common reasons why bytes cannot be decoded.
 var (
 	errShort = errors.New("unexpected end of data")
 	errDeep  = fmt.Errorf("tables nested deeper than %d levels", maxDepth)

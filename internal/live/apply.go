@@ -36,19 +36,19 @@ type ApplyOptions struct {
 // processes may run it concurrently. It deletes nothing, and does not change objects that already exist. If an existing
 // object differs, Apply returns an error.
 //
-// With an Inspector it inspects the broker first, and changes nothing if an object conflicts or a policy would break a
-// delay queue or lose dead letters. It inspects the broker again afterwards, to check that the effective settings match
-// the topology. Only Management sees policies.
+// With an Inspector, Apply inspects the broker first, and changes nothing if an object conflicts, a policy would break
+// a delay queue or lose dead letters, or the virtual host's limit on queues is too low. It inspects the broker again
+// afterwards, to check that the effective settings match the topology. Only Management sees policies and limits.
 //
 // Before RabbitMQ 4.3, Apply creates bindings while it holds a lock, the exclusive queue naming.LockQueue. The lock
 // ensures that the broker routes by every binding when Apply returns, even by bindings that another client has made
 // (see LateBindings). A connection can hold the lock only once, so run one Apply at a time on a connection. Without the
-// permission to configure that queue, Apply creates bindings without the lock. A client that has waited 15 s for the
-// lock continues without it. Clients that wait together continue one at a time, or at least 15 s apart.
+// permission to configure the lock's queue, Apply creates bindings without the lock. A client that has waited 15 s for
+// the lock continues without it. Clients that wait together continue one at a time, or at least 15 s apart.
 //
 // If there are several errors, they are joined: *topology.ValidationError, *plan.PolicyError, *topology.ConflictError,
-// *ObjectError, or the context's error. The Report says what exists now, even when Apply fails. If a queue or an
-// exchange failed, Apply does not declare the bindings.
+// *plan.QuotaError, *ObjectError, or the context's error. The Report says what exists now, even when Apply fails. If a
+// queue or an exchange failed, Apply does not declare the bindings.
 func (b Broker) Apply(ctx context.Context, want topology.Topology, opts ApplyOptions) (Report, error) {
 	began := time.Now()
 	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
@@ -170,10 +170,10 @@ const (
 	// declareTries is the maximum number of attempts for one declaration that fails for a temporary reason, such as
 	// two processes that create the same quorum queue.
 	declareTries = 6
-	// stageTries is the maximum number of times that all stages are declared because another process has deleted
-	// objects in the meantime.
+	// stageTries is the maximum number of times that all stages are declared. They are declared again if another
+	// process has deleted objects in the meantime.
 	stageTries = 3
-	// The pause between these attempts doubles from firstPause to lastPause.
+	// The pause between the attempts for one declaration doubles from firstPause to lastPause.
 	firstPause, lastPause = 100 * time.Millisecond, 2 * time.Second
 )
 
@@ -268,7 +268,8 @@ func (a *applier) declare(ctx context.Context, stage []declaration, results []Re
 // queueLimit matches the broker's refusal of a queue beyond a limit of the virtual host or the cluster.
 var queueLimit = regexp.MustCompile(`(?:queue limit in vhost '(.*)'|cluster queue limit) \((\d+)\) is reached`)
 
-// overQuota returns a *plan.QuotaError if the broker refused a queue because there are too many, and nil otherwise.
+// overQuota returns a *plan.QuotaError if the broker refused a queue because it would exceed a limit, and nil
+// otherwise.
 func (a *applier) overQuota(err error) error {
 	refusal, ok := errors.AsType[*amqp.Error](err)
 	if !ok || refusal.Code != amqp.PreconditionFailed {

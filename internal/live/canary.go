@@ -218,8 +218,8 @@ type canaryRoute struct {
 
 var errCanaryGone = errors.New("the canary's channel or queue is gone")
 
-// run returns nil if all queues delay messages. When it returns nil or ErrInstantsIgnored, no more messages are on
-// their way.
+// run returns nil if all queues delay messages. When it returns nil or an *InstantsIgnoredError, no more messages are
+// on their way.
 func (c *canary) run(ctx context.Context) error {
 	err := c.rounds(ctx)
 	if (errors.Is(err, errCanaryGone) || errors.Is(err, amqp.ErrClosed)) && c.ch.IsClosed() {

@@ -32,7 +32,8 @@ func (b Broker) Time(ctx context.Context, prefix string) (time.Time, error) {
 	return at, nil
 }
 
-// askTime sends a message that expires in the queue named held and is then dead-lettered to the queue named queue.
+// askTime sends a message that expires in the queue named held and is then dead-lettered to the queue named queue. It
+// returns the time at which the message expired.
 func askTime(ctx context.Context, ch *amqp.Channel, queue, held string) (time.Time, error) {
 	classic, expires := string(topology.Classic), time.Minute.Milliseconds() // if deleting a queue fails, the queue expires
 	for name, args := range map[string]amqp.Table{

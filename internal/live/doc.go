@@ -4,7 +4,7 @@
 //	apply.go            applying a topology to a broker
 //	report.go           what Apply reports for each object
 //	ensure.go           Ensure, which is fast if a layout is complete, for clients that start often
-//	lock.go             a lock, so that concurrent clients do not declare a layout together
+//	lock.go             a lock, so that clients do not declare a layout at the same time
 //	delete.go           deleting what a test has created
 //	inspector.go        inspecting a broker over AMQP
 //	leaderless.go       finding queues that have no leader

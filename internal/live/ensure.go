@@ -138,9 +138,9 @@ func (b Broker) mark(ctx context.Context, declared string) error {
 }
 
 // Verify checks whether a topology was declared. It is for clients that may not declare objects. It checks for
-// DeclaredExchange and, if that is missing, for each exchange in the topology. RabbitMQ 4.3 and later show an exchange
-// only to users with some permission on it, and Verify assumes that an exchange exists if the user is not allowed to
-// see it. If an exchange that the user may see does not exist, Verify returns a *MissingError.
+// DeclaredExchange and, if that exchange is missing or hidden, for each exchange in the topology. RabbitMQ 4.3 and
+// later show an exchange only to users with some permission on it, and Verify assumes that an exchange exists if the
+// user is not allowed to see it. If an exchange that the user may see does not exist, Verify returns a *MissingError.
 func (b Broker) Verify(ctx context.Context, prefix string, t topology.Topology) error {
 	s := channels.New(b.Conn)
 	defer s.Close()
@@ -177,7 +177,7 @@ func (b Broker) VerifyExchanges(ctx context.Context, t topology.Topology) error 
 type MissingError struct {
 	Exchanges []string
 	Total     int   // number of exchanges in the topology
-	Err       error // the broker's answer for the last missing one, an *amqp091.Error (404)
+	Err       error // the error for the last missing one, which wraps the broker's *amqp091.Error (404)
 }
 
 func (e *MissingError) Error() string {
@@ -189,7 +189,7 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("%d of %d exchanges do not exist: %s", len(e.Exchanges), e.Total, names)
 }
 
-// Unwrap returns the broker's answer.
+// Unwrap returns Err.
 func (e *MissingError) Unwrap() error { return e.Err }
 
 func lookForExchange(ctx context.Context, s *channels.Session, name string) error {

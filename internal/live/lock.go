@@ -47,7 +47,7 @@ var ErrUnlocked = errors.New("could not acquire the lock")
 // errLocked means that another connection held the lock for longer than the time limit.
 var errLocked = errors.New("another connection has held the lock for too long")
 
-// never is a condition for lockUnless and take that makes them always acquire the lock.
+// never is a condition for lockUnless and take that makes them acquire the lock in any case.
 func never() (bool, error) { return false, nil }
 
 // lockUnless acquires the lock, unless done reports that there is nothing to do. It calls done before each attempt. If
@@ -56,7 +56,7 @@ func never() (bool, error) { return false, nil }
 //
 // If another client holds the lock for too long, lockUnless tries to acquire a second lock instead, and after that a
 // third one, and so on. Without these, all waiting clients would continue at the same time, and overload a broker that
-// is already slow.
+// is already slow. lockUnless calls opts.Unlocked for such a lock as well.
 func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (bool, error)) (unlock func(), err error) {
 	s := channels.New(conn)
 	for passed := 0; ; passed++ {
@@ -103,8 +103,8 @@ func LockCreation(ctx context.Context, conn Conn, prefix, queue string) (unlock 
 	return nil, err
 }
 
-// take tries to acquire a lock until it holds it. Before each attempt it calls done, and stops if that reports that
-// there is nothing to do. If another client still holds the lock after the duration within, take returns errLocked.
+// take tries to acquire a lock until it holds it. Before each attempt it calls done, and stops if done reports that
+// there is nothing to do. If another client still holds the lock after the given duration, take returns errLocked.
 func take(ctx context.Context, s *channels.Session, name string, within time.Duration, done func() (bool, error)) (held bool, err error) {
 	deadline := time.Now().Add(within)
 	for try := 1; ; try++ {

@@ -21,7 +21,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// DefaultManagementTimeout bounds one inspection when ManagementConfig.Timeout is 0.
+// DefaultManagementTimeout bounds one inspection or call when ManagementConfig.Timeout is 0.
 const DefaultManagementTimeout = 30 * time.Second
 
 // ManagementConfig contains the management API's address and the login.
@@ -37,7 +37,7 @@ type ManagementConfig struct {
 	Username, Password string
 	Vhost              string            // the virtual host; empty means "/"
 	Transport          http.RoundTripper // carries custom TLS settings; nil means the default
-	Timeout            time.Duration     // bounds one inspection; 0 means DefaultManagementTimeout
+	Timeout            time.Duration     // bounds one inspection or call; 0 means DefaultManagementTimeout
 }
 
 // Management is a client of RabbitMQ's management API. As an Inspector it reads a whole virtual host: objects with
@@ -173,8 +173,8 @@ func (o *jsonObject) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// exact returns a JSON value with its whole numbers as int64, because a float64 cannot represent every integer above
-// 2^53, such as an id.
+// exact returns a JSON value with its whole numbers as int64, because arguments can contain integers above 2^53, such
+// as ids, that a float64 cannot represent.
 func exact(v any) any {
 	switch x := v.(type) {
 	case json.Number:
@@ -253,8 +253,8 @@ type queueAnswer struct {
 }
 
 // unavailable returns the reason why the queue's counts are unknown, or "" if the answer gives no reason. A quorum
-// queue without a majority of its replicas has no leader, whatever state the broker reports, which depends on its
-// version. RabbitMQ 3.10 also continues to report the last counts of such a queue.
+// queue without a majority of its replicas has no leader, but the state that the broker reports for it depends on the
+// broker's version. RabbitMQ 3.10 also continues to report the last counts of such a queue.
 func (q queueAnswer) unavailable() string {
 	online := 0
 	for _, m := range q.Members {

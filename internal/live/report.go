@@ -26,10 +26,11 @@ const (
 	StateExisted State = "existed"
 	// StateFailed means that the broker refused the object. The error contains the reason.
 	StateFailed State = "failed"
-	// StateUntried means that the object was neither declared nor inspected, because an earlier step failed.
+	// StateUntried means that Apply did not try to declare the object, because it refused the topology or an earlier
+	// stage failed.
 	StateUntried State = "not tried"
-	// StateUnknown means that a request was sent to the broker, but the connection or the context ended before its
-	// answer.
+	// StateUnknown means that the object may or may not have been declared: the connection or the context ended before
+	// the broker answered, or the broker refused an unidentified queue because of a limit.
 	StateUnknown State = "unknown"
 	// StateDeleted means that the object was deleted.
 	StateDeleted State = "deleted"

@@ -95,8 +95,8 @@ func RouteQueue(prefix, name string) bool { return strings.HasPrefix(name, prefi
 // RabbitMQ 4.3. The queue is exclusive, so only one connection at a time can hold the lock.
 func LockQueue(prefix string) string { return prefix + ".lock" }
 
-// CreationLock returns the name of the queue that serves as the lock for the creation of a queue. It is exclusive, so
-// only one connection at a time can hold the lock.
+// CreationLock returns the name of the queue that serves as the lock for the creation of a queue. The lock's queue is
+// exclusive, so only one connection at a time can hold the lock.
 func CreationLock(prefix, queue string) string {
 	sum := sha256.Sum256([]byte(queue))
 	return LockQueue(prefix) + "." + base64.RawURLEncoding.EncodeToString(sum[:12])

@@ -41,7 +41,7 @@ type Step struct {
 // Plan is the comparison of a topology with the objects on a broker.
 type Plan struct {
 	Source   string // how the broker was read: "management API" or "AMQP"
-	Steps    []Step // exchanges, queues and bindings, each in the order of the description
+	Steps    []Step // exchanges, queues and bindings, each in the order of the topology
 	Warnings []Warning
 	// Strays are bindings that no topology describes and that deliver copies of delayed messages elsewhere.
 	Strays []Stray
@@ -194,7 +194,7 @@ type conflicts []error
 
 func (e conflicts) Unwrap() []error { return e }
 
-// mostNamed is the number of objects that differ in the same way and are named in the text.
+// mostNamed is the maximum number of objects with the same difference that the text names.
 const mostNamed = 3
 
 func (e conflicts) Error() string {

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// policyWarnings checks the policies on the strategies' and destinations' queues, and on the exchanges in front of
-// delay queues. It warns if a delay queue would release messages early or lose them, and if a dead-letter queue or the
+// policyWarnings checks the policies on delay queues, on the exchanges in front of them, and on the queues that Kept
+// returns. It warns if a delay queue would release messages early or lose them, and if a dead-letter queue or the
 // parked queue would lose messages.
 func policyWarnings(want topology.Topology, live State) []Warning {
 	var out []Warning
@@ -89,7 +89,7 @@ func (w *queueWarnings) add(mild bool, key, effect string) {
 	})
 }
 
-// lengths adds warnings for length limits that are lower than the queue's own.
+// lengths adds warnings for length limits if the queue itself has a higher limit or none.
 func (w *queueWarnings) lengths(mild bool, effect string) {
 	for _, of := range []struct {
 		key string
@@ -106,9 +106,9 @@ func (w *queueWarnings) limitsDeliveries() bool {
 	return ok && limit >= 0 && (w.q.DeliveryLimit == nil || limit < *w.q.DeliveryLimit)
 }
 
-// delayWarnings returns the effects of a policy on a delay queue. The broker uses the lower of argument and policy
-// for the TTL, the expiry and the lengths. It uses the policy for the overflow of a quorum queue, and the argument
-// for dead-lettering.
+// delayWarnings returns the effects of the policies on a delay queue. The broker uses the lower of argument and policy
+// for the TTL, the expiry and the lengths. It uses the policy for the overflow of a quorum queue, and the argument for
+// dead-lettering.
 func delayWarnings(q topology.Queue, e Effective) []Warning {
 	w := queueWarnings{q: q, Effective: e}
 	if ttl, ok := argument.Integer(e.Definition["message-ttl"]); ok && ttl < q.MessageTTL.Milliseconds() {
@@ -152,8 +152,8 @@ type Warning struct {
 	// Kept reports whether the object is a queue in which messages stay until an operator handles them, which is a
 	// dead-letter queue or the parked queue.
 	Kept bool
-	// Mild reports whether messages are lost only after a limit has been reached. Apply does not refuse for such a
-	// warning.
+	// Mild reports whether the policy removes messages only after a limit on length or deliveries has been reached, or
+	// only forwards expired messages to another exchange. Apply does not refuse for such a warning.
 	Mild bool
 }
 

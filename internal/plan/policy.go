@@ -129,8 +129,8 @@ func (l State) PolicyOnExchange(name string) Effective {
 }
 
 // PolicyOn returns the policy settings that apply to a queue, and the names of policies whose patterns cannot be
-// parsed. It evaluates the list of policies, which is current. The settings that the queue itself reports are up to 5
-// s old, and are used only if the list is unknown or has a pattern that cannot be parsed.
+// parsed. It evaluates the list of policies, which is current. The settings that the queue itself reports can be 5 s
+// old, and are used only if the list is unknown or has a pattern that cannot be parsed.
 func (l State) PolicyOn(q topology.Queue) (e Effective, unreadable []string) {
 	e, broken := policyFor(l.Policies, q.Name, "queues", string(q.QueueType())+"_queues")
 	if found, ok := l.Queues[q.Name]; ok && found.ArgumentsKnown && (!l.PoliciesKnown || len(broken) > 0) {

@@ -71,7 +71,8 @@ func (q Queue) Partial() bool { return q.Unknown() || q.ReadyOnly || q.Doubtful 
 // Ready returns the number of messages that wait in the queue for a consumer or for their own due time.
 func (q Queue) Ready() int64 { return max(0, q.Messages-q.Unacked-q.Leaving) }
 
-// Described returns the topology.Queue that describes an existing delay queue, according to its arguments.
+// Described returns an existing queue as a topology.Queue with the type, TTL, dead-letter exchange and overflow from
+// its arguments.
 func (q Queue) Described(name string) topology.Queue {
 	out := topology.Queue{Name: name, Type: q.Type, Arguments: q.Arguments}
 	if ms, ok := argument.Integer(q.Arguments[argument.MessageTTL]); ok {
@@ -111,8 +112,8 @@ func (q Queue) DeliveryLimit(v Version) (limit int64, byDefault bool) {
 	return limit, false
 }
 
-// deadLetterQueue returns the name of the dead-letter queue for the destination queue with the given name. It is taken
-// from the queue's arguments, or else is the default name.
+// deadLetterQueue returns the name of the dead-letter queue for the destination queue with the given name. It is the
+// queue to which the arguments dead-letter messages or, if they name none, the one with the default name.
 func (q Queue) deadLetterQueue(name string) string {
 	if key, ok := q.Arguments[argument.DeadLetterRoutingKey].(string); ok && q.Arguments[argument.DeadLetterExchange] == "" {
 		return key

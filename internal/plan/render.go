@@ -11,15 +11,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// maxListed is the number of objects of one kind and action that are listed individually.
+// maxListed is the maximum number of objects of one kind and action that are listed individually.
 const maxListed = 12
 
 var signs = map[Action]string{ActionCreate: "+", ActionSame: "=", ActionConflict: "!", ActionUnverified: "?"}
 
 var kindPlural = map[topology.Kind]string{topology.KindExchange: "exchanges", topology.KindQueue: "queues", topology.KindBinding: "bindings"}
 
-// String formats the plan for display: first conflicts, then objects to create, then unchanged ones. It shortens long
-// lists, while Render can list everything.
+// String formats the plan for display: first queues that do not answer, then conflicts, objects to create, unverified
+// bindings and unchanged objects. It shortens long lists, while Render can list everything.
 func (p Plan) String() string {
 	var b strings.Builder
 	_ = p.Render(&b, false) // a strings.Builder never fails
@@ -88,7 +88,7 @@ func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all 
 		if s.Action != a || s.Kind != kind {
 			continue
 		}
-		// Conflicts are always listed. Without the parameter all, unchanged objects are not listed, and at most
+		// Conflicts are always listed. Unless the parameter all is true, unchanged objects are not listed, and at most
 		// maxListed of the others are.
 		if !all && (a == ActionSame || listed == maxListed && a != ActionConflict) {
 			more++
@@ -109,9 +109,9 @@ func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all 
 	}
 }
 
-// groupWarnings returns one line for each effect that one policy has on many objects. A line names one of the objects
-// and gives the number of the others. If the objects are kept queues (see Warning.Kept), it names the others too,
-// unless there are more than maxListed.
+// groupWarnings returns one line for each effect of a policy, however many objects it affects. A line names the first
+// of the objects and gives the number of the others. If the objects are kept queues (see Warning.Kept), it names the
+// others too, unless there are more than maxListed.
 func groupWarnings(warnings []Warning) []string {
 	type group struct {
 		first Warning

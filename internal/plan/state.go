@@ -53,9 +53,9 @@ type Exchange struct {
 }
 
 // Layout returns the broker's objects that belong to the named layouts. A name may also be that of a single delay
-// queue, because queues of the ttl strategy are independent of each other. The objects are the queues, the exchanges
-// with the same names and those between them, and all bindings to and from them. It requires an Inspector that reads
-// bindings, see BindingsKnown.
+// queue, because queues of the ttl strategy are independent of each other. The objects are the layouts' queues and
+// exchanges, all bindings of these exchanges, and the delivery exchange's bindings with a tag of the layouts. It
+// requires an Inspector that reads bindings, see BindingsKnown.
 func (l State) Layout(prefix string, names ...string) topology.Topology {
 	wanted := func(name string) bool {
 		layout, ok := naming.LayoutOf(prefix, name)
@@ -119,7 +119,7 @@ func (l State) Kept(want topology.Topology) []topology.Queue {
 		q, ours := described[name]
 		found, there := l.Queues[name]
 		switch {
-		case destinations[name], ours && q.IsDelay(): // these queues are checked as destinations or delay queues
+		case destinations[name], ours && q.IsDelay(): // a destination or a delay queue is not a kept queue
 		case ours:
 			out = append(out, q)
 		case there && found.ArgumentsKnown:

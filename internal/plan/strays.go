@@ -40,10 +40,9 @@ func (s Stray) Advice() string {
 }
 
 // Strays returns the stray bindings of the layouts' exchanges and of the delivery exchange. Three kinds of bindings are
-// not strays: bindings in the topology, bindings between objects of the same layout if the topology does not contain
-// it, and bindings in the form of a destination's binding to the delivery exchange. The last two kinds belong to
-// configurations with the same prefix, to earlier layouts, or to programs that bind destinations without a
-// configuration.
+// not strays: bindings in the topology, bindings within a layout that the topology does not contain, and bindings in
+// the form of a destination's binding to the delivery exchange. The last two kinds belong to configurations with the
+// same prefix, to earlier layouts, or to programs that bind destinations without a configuration.
 func (l State) Strays(want topology.Topology) []Stray {
 	prefix, ok := prefixOf(want)
 	if !ok {

@@ -46,7 +46,7 @@ type Program struct {
 	flags *pflag.FlagSet // flags of the command that runs
 }
 
-// New returns a program that reads its settings from flags and prints to t.
+// New returns a Program that prints to t.
 func New(t *term.Terminal) *Program {
 	return &Program{Terminal: t, flags: &pflag.FlagSet{}}
 }
@@ -98,7 +98,7 @@ func Run(ctx context.Context, root func(*Program) *cobra.Command, args []string,
 	return code
 }
 
-// Command returns the root command of a program, with the flags and checks that Run adds to every command.
+// Command returns the root command of a program as Run executes it, with the defaults of finish.
 func Command(t *term.Terminal, root func(*Program) *cobra.Command) *cobra.Command {
 	c := root(New(t))
 	finish(c)
@@ -217,8 +217,8 @@ func Setting(f *pflag.FlagSet, path, name, usage string) *string {
 	return value
 }
 
-// Choice adds a flag whose value must be one of words. The help lists the words after usage, and shells complete them.
-// Other words are rejected before the command runs.
+// Choice adds a flag that accepts only the given words. The help lists the words after the usage text, and shells
+// complete them. Another value is rejected before the command runs.
 func Choice(c *cobra.Command, target *string, name, value, usage string, words ...string) {
 	if usage != "" {
 		usage += ": "
@@ -253,8 +253,9 @@ func (p *Program) Given(flag string) bool { return p.flags.Changed(flag) }
 // mayBeEmpty lists the flags for which the empty string is a valid value.
 var mayBeEmpty = []string{"body", "routing-key"}
 
-// check runs before every command. It rejects flags with an empty or blank value. Such a value usually comes from an
-// unset variable in a script, so the flag's default is not used instead.
+// check runs before every command. It rejects values that are not among the choices of a flag, unknown log levels, and
+// flags with an empty or blank value. A blank value usually comes from an unset variable in a script, so check does not
+// replace it with the flag's default.
 func (p *Program) check(c *cobra.Command) error {
 	p.flags = c.Flags()
 	var empty, wrong error
@@ -277,9 +278,9 @@ func (p *Program) check(c *cobra.Command) error {
 	return nil
 }
 
-// finish completes a command and its subcommands. If a command has no Args, it accepts no arguments, and a group of
-// commands prints its help. The help does not show a default of 0s, because the usage of the flag explains what 0
-// means.
+// finish sets the defaults of a command and its subcommands. A command without Args accepts no arguments, and a group
+// of commands prints its help. The help does not show a default of 0s, because the usage text of the flag explains what
+// 0 means.
 func finish(c *cobra.Command) {
 	if c.Args == nil {
 		c.Args = NoArgs

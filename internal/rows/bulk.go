@@ -54,17 +54,17 @@ func ParseBulkPlace(s string) (p BulkPlace, err error) {
 	return p, err
 }
 
-// Order is the order of a bulk change.
+// Order is the order by due time and id in which a bulk change processes tasks.
 type Order int
 
 // The orders of a bulk change.
 const (
-	Forwards  Order = iota
-	Backwards       // from the latest due time to the earliest
+	Forwards  Order = iota // from the earliest due time to the latest
+	Backwards              // from the latest due time to the earliest
 )
 
-// Page reads the next tasks after a position, without locking them. It returns fewer than limit only if there are no
-// more.
+// Page reads the next tasks after a position, without locking them. It returns fewer tasks than limit only if there are
+// no more.
 func (c Conn) Page(ctx context.Context, f Filter, after Place, o Order, limit int) (page []Seen, err error) {
 	for {
 		read, last, err := c.pagePart(ctx, f, after, o, limit, func(s Seen) { page = append(page, s) })
@@ -110,7 +110,8 @@ func (c Conn) pagePart(ctx context.Context, f Filter, after Place, o Order, limi
 	return read, last, err
 }
 
-// LockTasks locks tasks, and returns the tasks that exist and were locked.
+// LockTasks locks tasks. It returns the tasks that exist and that it has locked, by id. With SkipLocked, tasks that
+// another transaction has locked are missing.
 func (c Conn) LockTasks(ctx context.Context, ids []string, l Lock) (map[string]Locked, error) {
 	locked := make(map[string]Locked, len(ids))
 	query := "SELECT id, version, status FROM rabbitdelay_tasks WHERE id IN (" + marks(len(ids)) + ")" + c.lock(l)
@@ -144,14 +145,14 @@ func (c Conn) Chosen(ctx context.Context, f Filter, ids []string) ([]string, err
 	return chosen, err
 }
 
-// ChangeAll changes tasks that are locked. The statement finds them by their ids alone. If it contained the filter as
-// well, a database with outdated statistics could use the filter's index and read everything that the filter selects,
-// while the rows are locked.
+// ChangeAll changes tasks that the caller has locked. The statement finds them by their ids alone. If it contained the
+// filter as well, a database with outdated statistics could use the filter's index and read everything that the filter
+// selects, while the rows are locked.
 func (c Conn) ChangeAll(ctx context.Context, ids []string, a Assignment) (int64, error) {
 	return c.exec(ctx, "UPDATE rabbitdelay_tasks SET "+a.set+" WHERE id IN ("+marks(len(ids))+")", append(a.args, anys(ids)...)...)
 }
 
-// DeleteAll deletes tasks that are locked.
+// DeleteAll deletes tasks that the caller has locked.
 func (c Conn) DeleteAll(ctx context.Context, ids []string) (int64, error) {
 	return c.exec(ctx, "DELETE FROM rabbitdelay_tasks WHERE id IN ("+marks(len(ids))+")", anys(ids)...)
 }

@@ -30,8 +30,8 @@ const (
 	ToResend                // sent, and still pending
 )
 
-// from returns the FROM and WHERE clauses of a purpose, with its index. The columns of the index are queue, exchange
-// and the time. MySQL has one index for both purposes.
+// from returns the FROM and WHERE clauses for a purpose, with the hint for the index that serves it. The columns of the
+// index are queue, exchange and the time. MySQL has one index for both purposes.
 func (c Conn) from(p Purpose) string {
 	if p == ToResend {
 		return c.tasksBy("claim", "resend") + " WHERE status = 'pending' AND resend_at IS NOT NULL"
@@ -50,8 +50,8 @@ func (c Conn) instant(p Purpose) string {
 	return "due_at"
 }
 
-// Lanes returns the lanes whose first row is due at the time until or earlier. The query needs a few index lookups for
-// each lane, however many rows are waiting.
+// Lanes returns the lanes that have a row to send no later than until. The query needs a few index lookups for each
+// lane, however many rows are waiting.
 func (c Conn) Lanes(ctx context.Context, p Purpose, until int64) (list []Waiting, err error) {
 	err = c.each(ctx, c.lanesQuery(p), []any{until}, func(scan scanner) error {
 		var w Waiting
@@ -100,10 +100,10 @@ type ClaimRequest struct {
 type Candidate struct {
 	Request int   // the index of its request
 	ID      any   // the id in the type that the driver returned
-	Size    int64 // bytes of the columns of variable length, mainly the body
+	Size    int64 // size of the body and the headers in bytes
 }
 
-// narrow returns the conditions of a request in addition to its lane.
+// narrow returns the conditions of a request on routing keys and sends.
 func (w ClaimRequest) narrow() *clause {
 	more := &clause{}
 	if n := len(w.Keys); n > 0 {
@@ -119,7 +119,8 @@ func (w ClaimRequest) narrow() *clause {
 }
 
 // Candidates locks up to limits[i] rows of each request i, beginning with those that are due first, and skips the first
-// skip[i] rows. It leaves out rows that another relay is claiming or that a handler is working on.
+// skip[i] rows. It leaves out rows whose claim has not ended at the time now, and rows that another transaction has
+// locked, such as a handler's.
 func (c Conn) Candidates(ctx context.Context, p Purpose, requests []ClaimRequest, skip, limits []int, now int64) (candidates []Candidate, err error) {
 	instant := c.instant(p)
 	var parts []string
@@ -152,7 +153,7 @@ func (c Conn) Candidates(ctx context.Context, p Purpose, requests []ClaimRequest
 	return candidates, err
 }
 
-// Claim sets the lease of the candidates' rows to end at until, and reads the rows.
+// Claim gives the rows of the candidates a lease that ends at the given time, and reads the rows.
 func (c Conn) Claim(ctx context.Context, candidates []Candidate, until int64) ([]*Task, error) {
 	which := make([]any, len(candidates))
 	for i, p := range candidates {
@@ -178,9 +179,9 @@ func (c Conn) Claim(ctx context.Context, candidates []Candidate, until int64) ([
 	return list, err
 }
 
-// MarkSent records a confirmed publish. A resend_at that is already later is kept, because the failure of a handler may
-// have set it. The parameter pauses contains the pause before a task is sent again, indexed by the number of times that
-// it was sent before.
+// MarkSent records a confirmed publish. If resend_at is already later, for example because a handler has failed, it
+// stays the same. The parameter pauses contains the pause before a task is sent again, indexed by the number of times
+// that it was sent before.
 func MarkSent(now time.Time, pauses []time.Duration) Assignment {
 	var cases strings.Builder
 	last := len(pauses) - 1
@@ -198,7 +199,7 @@ func MarkSent(now time.Time, pauses []time.Duration) Assignment {
 	}
 }
 
-// GiveBack releases tasks that could not be sent. They can be claimed again after the time until.
+// GiveBack releases tasks that could not be sent, and counts the failure. They can be claimed again at the given time.
 func GiveBack(cause string, now, until time.Time) Assignment {
 	return Assignment{
 		set:  "last_error = ?, updated_at = ?, send_failures = send_failures + 1, claimed_until = ?",
@@ -206,12 +207,12 @@ func GiveBack(cause string, now, until time.Time) Assignment {
 	}
 }
 
-// Postpone releases tasks that were not tried. They can be claimed again after the time until.
+// Postpone releases tasks that the relay has not tried to send. They can be claimed again at the given time.
 func Postpone(until time.Time) Assignment {
 	return Assignment{set: "claimed_until = ?", args: []any{until.UnixMilli()}}
 }
 
-// FailUnsendable fails tasks that cannot be sent.
+// FailUnsendable fails tasks that can never be sent.
 func FailUnsendable(cause string, now time.Time) Assignment {
 	return Assignment{
 		set:  "status = 'failed', finished_at = ?, updated_at = ?, claimed_until = 0, send_failures = send_failures + 1, last_error = ?",
@@ -219,7 +220,7 @@ func FailUnsendable(cause string, now time.Time) Assignment {
 	}
 }
 
-// EndLate marks tasks as expired.
+// EndLate expires tasks that the relay did not send in time.
 func EndLate(now time.Time) Assignment {
 	return Assignment{
 		set:  "status = 'expired', finished_at = ?, updated_at = ?, claimed_until = 0",
@@ -227,9 +228,9 @@ func EndLate(now time.Time) Assignment {
 	}
 }
 
-// Settle changes the claimed tasks that are not locked and still have the version and the lease of their claim, and
-// returns the ids of the tasks that are locked. If another program has deleted a task and inserted a new one with the
-// same id, the new task may have the same version, but it does not have the lease.
+// Settle changes the claimed tasks that are not locked and still have the version and the lease of their claim. It
+// returns the ids of the tasks that are locked or no longer exist. If another program has deleted a task and inserted a
+// new one with the same id, the new task may have the same version, but it does not have the lease.
 func (c Conn) Settle(ctx context.Context, version, lease int64, ids []string, a Assignment) (held []string, err error) {
 	condition, which, err := c.anyOf(anys(ids))
 	if err != nil {
@@ -255,7 +256,7 @@ func (c Conn) Settle(ctx context.Context, version, lease int64, ids []string, a 
 	return others(ids, free), err
 }
 
-// others returns the ids that are not in some.
+// others returns the ids that the list some does not contain.
 func others(ids, some []string) (list []string) {
 	among := make(map[string]bool, len(some))
 	for _, id := range some {

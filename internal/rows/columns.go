@@ -57,7 +57,7 @@ type column struct {
 	// cell returns the place where a task keeps the column's value: a pointer to a string, number or body, or one of the
 	// types below. Reading a row scans the value into the cell, and writing a row takes the value from it.
 	cell func(t *Task) any
-	// by is who decides the value; see setter.
+	// by says who decides the value; see setter.
 	by setter
 	// text is the name of the Go field if the column is a string that has to be UTF-8 without NUL.
 	text string
@@ -66,13 +66,13 @@ type column struct {
 	renewed string
 }
 
-// setter is who decides the value of a column, which determines the statements that write it.
+// setter says who decides the value of a column, which determines the statements that write it.
 type setter int
 
 const (
 	byRelay   setter = iota // rabbitdelay itself
 	byCaller                // the caller of Schedule
-	byMessage               // the caller of Schedule, or a schedule, which has a column of the same name and passes it on to its tasks
+	byMessage               // the caller of Schedule, or a schedule, which has a column of the same name and passes its value on to its tasks
 )
 
 // columns lists the columns of a Task in the order in which they are read.

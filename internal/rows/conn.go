@@ -24,8 +24,8 @@ type DB struct {
 	clock   func() time.Time
 }
 
-// Open returns a DB. Unless the dialect is given, it is detected with the first statement. If clock is not nil, it
-// replaces the database's own clock.
+// Open returns a DB. If the dialect is not given, and the driver does not imply it, the first statement determines it.
+// If clock is not nil, it replaces the database's own clock.
 func Open(db sqldb.DB, given sqldb.Dialect, clock func() time.Time) *DB {
 	return &DB{db, sqldb.NewResolver(db, given), clock}
 }
@@ -39,8 +39,8 @@ type Conn struct {
 	failed  *error           // why no further statement can succeed; nil for a database
 }
 
-// Failed returns the first error of the transaction if reading the database's clock has failed in it. PostgreSQL has
-// then aborted the transaction, and the errors of later statements do not show the cause.
+// Failed returns the error with which reading the database's clock has failed in this transaction, or nil. After such
+// an error PostgreSQL has aborted the transaction, and the errors of later statements do not show the cause.
 func (c Conn) Failed() error {
 	if c.failed == nil {
 		return nil
@@ -64,7 +64,8 @@ func (db *DB) On(ctx context.Context, c sqldb.Conn) (Conn, error) {
 // Conn returns the Conn for the database itself.
 func (db *DB) Conn(ctx context.Context) (Conn, error) { return db.On(ctx, db.DB) }
 
-// Within runs do on c. If c is a database, it runs do in a new transaction.
+// Within calls the function do with c. If c is a database, Within begins a transaction, passes that to do, and commits
+// it.
 func (db *DB) Within(ctx context.Context, c sqldb.Conn, do func(Conn) error) error {
 	x, err := db.On(ctx, c)
 	if err != nil {
@@ -76,7 +77,7 @@ func (db *DB) Within(ctx context.Context, c sqldb.Conn, do func(Conn) error) err
 	return do(x)
 }
 
-// Transact runs do in a transaction with the isolation level READ COMMITTED, which prevents MySQL from
+// Transact calls the function do in a transaction with the isolation level READ COMMITTED, which prevents MySQL from
 // locking the gaps between rows, into which other transactions insert.
 func (db *DB) Transact(ctx context.Context, do func(Conn) error) error {
 	c, err := db.Conn(ctx)
@@ -86,7 +87,7 @@ func (db *DB) Transact(ctx context.Context, do func(Conn) error) error {
 	return db.transact(ctx, db.DB, c.readCommitted(), do)
 }
 
-// TransactAt runs do in a transaction with the caller's options.
+// TransactAt calls the function do in a transaction with the caller's options.
 func (db *DB) TransactAt(ctx context.Context, opts *sql.TxOptions, do func(Conn) error) error {
 	return db.transact(ctx, db.DB, opts, do)
 }
@@ -101,9 +102,9 @@ func (db *DB) transact(ctx context.Context, own sqldb.DB, opts *sql.TxOptions, d
 	}))
 }
 
-// Undoable calls do. If do returns true, Undoable rolls back the changes that do made, while the transaction continues.
-// It reports whether it has rolled them back. It cannot do so if each statement is a separate transaction. SQLite does
-// not need a rollback, because it has only one writer.
+// Undoable calls the function do. If do returns true, Undoable rolls back the changes that do made, while the
+// transaction continues, and returns true. Outside of a transaction it cannot roll back anything. SQLite does not need
+// a rollback, because it has only one writer.
 func (c Conn) Undoable(ctx context.Context, do func() (undo bool, err error)) (undone bool, err error) {
 	const savepoint = "SAVEPOINT rabbitdelay"
 	marked := !c.sqlite()

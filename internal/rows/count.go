@@ -83,15 +83,15 @@ func (c Conn) CountUpTo(ctx context.Context, f Filter, limit int64) (total int64
 	return total, nil
 }
 
-// CountFinished counts the tasks that finished with the given status at the time from or later, and earlier than the
-// time to. It stops counting at limit + 1. The status is a literal in the statement, so that the planner can use the
-// partial index.
+// CountFinished counts the tasks that finished with the given status in the interval [from, to). It stops counting at
+// limit + 1. The status is a literal in the statement, so that the planner can use the partial index.
 func (c Conn) CountFinished(ctx context.Context, status string, from, to time.Time, limit int64) (int64, error) {
 	return c.number(ctx, fmt.Sprintf("SELECT COUNT(*) FROM (SELECT 1 FROM rabbitdelay_tasks WHERE status = '%s' AND finished_at >= %d AND finished_at < %d LIMIT %d) AS bounded",
 		status, Stored(from), Stored(to), limit+1))
 }
 
-// Bins counts tasks by due time, in bins of step milliseconds. The first bin begins at start.
+// Bins counts tasks by due time, in bins of step milliseconds. The first bin begins at start. Bins calls the function
+// bin with the index and the count of each bin that has tasks.
 func (c Conn) Bins(ctx context.Context, f Filter, start, step int64, bin func(i int, count int64)) error {
 	if f.ByError() {
 		counts := map[int]int64{}
@@ -146,21 +146,21 @@ func (c Conn) oldest(ctx context.Context, from string, args ...any) (time.Time, 
 	return orZero(first), nil
 }
 
-// CountPending counts the pending tasks that are due later than the time after and not later than the time until, up to
-// limit.
+// CountPending counts the pending tasks that are due in the interval (after, until], up to limit.
 func (c Conn) CountPending(ctx context.Context, after, until, limit int64) (int64, error) {
 	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1"+c.pendingInOrder()+" AND due_at > ? AND due_at <= ? LIMIT ?) AS counted", after, until, limit)
 }
 
-// CountUnsent counts the tasks in a lane that a claim could select, up to limit.
+// CountUnsent counts the pending tasks of a lane that have not been sent and are due no later than until, up to limit.
+// Tasks that a relay has claimed count as well.
 func (c Conn) CountUnsent(ctx context.Context, l Lane, until, limit int64) (int64, error) {
 	instant := c.instant(ToSend)
 	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+c.from(ToSend)+" AND queue = ? AND exchange = ? AND "+instant+" <= ? ORDER BY "+instant+" LIMIT ?) AS counted", // ORDER BY makes the planner use the index
 		l.Queue, l.Exchange, until, limit)
 }
 
-// CountKeys counts pending tasks of a lane by routing key, sorted by routing key. It reads at most the given number of
-// tasks, those with the earliest due times.
+// CountKeys calls count with each routing key of a lane and the number of its pending tasks, sorted by routing key. It
+// reads at most the given number of tasks, those with the earliest due times.
 func (c Conn) CountKeys(ctx context.Context, l Lane, most int, count func(key string, pending int64)) error {
 	query := fmt.Sprintf("SELECT routing_key, COUNT(*) FROM (SELECT routing_key FROM rabbitdelay_tasks "+
 		"WHERE queue = ? AND exchange = ? AND status = 'pending' ORDER BY due_at LIMIT %d) AS first GROUP BY routing_key ORDER BY routing_key", most)

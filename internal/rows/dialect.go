@@ -24,8 +24,9 @@ func (c Conn) readCommitted() *sql.TxOptions {
 }
 
 // FreshReads returns the options of a transaction that first reads rows and then locks them, and that must see what
-// other transactions have committed in between. Only MySQL needs an option, because PostgreSQL refuses to lock a row
-// that has changed since the transaction's snapshot.
+// other transactions have committed in between. Only MySQL needs an option. By default, each statement of PostgreSQL
+// sees what was committed before it, and with a stricter isolation level PostgreSQL refuses to lock a row that has
+// changed since the transaction's snapshot.
 func (c Conn) FreshReads() *sql.TxOptions {
 	if c.mysql() {
 		return c.readCommitted()
@@ -41,8 +42,8 @@ const (
 	Unlocked   Lock = ""
 	Exclusive  Lock = " FOR UPDATE"
 	SkipLocked Lock = " FOR UPDATE SKIP LOCKED" // leaves out rows that other transactions have locked
-	// Current reads the latest committed state, as the previous statement did. Without a lock, MySQL's REPEATABLE READ
-	// shows rows as they were at the transaction's first read.
+	// Current reads the latest committed state, as statements that write rows do. Without a lock, MySQL's REPEATABLE
+	// READ shows rows as they were at the transaction's first read.
 	Current Lock = " LOCK IN SHARE MODE"
 	// Working marks a row on which a handler works, so that SkipLocked leaves it out. It does not prevent other
 	// transactions from changing the row, and several handlers can mark the same row. Only PostgreSQL has such a lock.
@@ -134,8 +135,8 @@ func (c Conn) beyond(s Sort, p Place) (condition string, args []any) {
 	return fmt.Sprintf("(%s, id) %s (?, ?)", s.column(), than), []any{at, p.ID}
 }
 
-// anyOf returns the condition that follows "WHERE id " in a frequently used statement. On PostgreSQL it has one JSON
-// parameter, so that the statement is planned once for any number of ids.
+// anyOf returns the condition on the ids that follows "WHERE id " in a statement. On PostgreSQL it has one JSON
+// parameter, so that a frequently used statement is planned once for any number of ids.
 func (c Conn) anyOf(ids []any) (condition string, args []any, err error) {
 	if !c.postgres() {
 		return "IN (" + marks(len(ids)) + ")", ids, nil

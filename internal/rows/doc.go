@@ -27,10 +27,11 @@
 //
 // The reasons for this design:
 //
-//   - A unique key is a column with a unique index over pending rows only, so that no program can create two. The index
-//     is partial; on MySQL it is over a generated column that is NULL in all other rows. A transaction that schedules a
-//     task with a key waits in the index for a handler that is finishing the key's previous task. The transaction
-//     always changes the pending row, so that a handler with an older snapshot reads it again.
+//   - A unique key is a column with a unique index over pending rows only, so that no program can create two pending
+//     tasks with the same key. The index is partial; on MySQL it is over a generated column that is NULL in all other
+//     rows. A transaction that schedules a task with a key waits in the index for a handler that is finishing the key's
+//     previous task. The transaction always changes the pending row, so that a handler with an older snapshot reads it
+//     again.
 //   - Scheduling a task with a key inserts first (ON CONFLICT DO NOTHING, or MySQL's ON DUPLICATE KEY UPDATE). A read
 //     before the insert would lock a gap on MySQL, in which two transactions would wait for each other.
 //   - A running task does not hold its key, because changes that its handler has not read must not be treated as done.
@@ -40,10 +41,9 @@
 //     the task no longer changes its version. Otherwise, endless postponing could make every message stale before it is
 //     handled. Replacing has no longest wait, because a replacement changes the message and therefore always needs a
 //     new version.
-//   - If a token is still in rabbitdelay_effects when its message is redelivered, it belongs to an
-//     attempt that ended without an outcome.
-//   - On PostgreSQL a statement for many rows has one JSON parameter, so that it is planned once for
-//     any number of rows. It finds rows by id = ANY (ARRAY (...)), because otherwise the planner would
-//     read the whole table. Pages keep free space (fillfactor 70), so that a claim creates no new index
-//     entries.
+//   - If a token is still in rabbitdelay_effects when its message is redelivered, the token belongs to an attempt that
+//     ended without an outcome.
+//   - On PostgreSQL a statement for many rows has one JSON parameter, so that it is planned once for any number of
+//     rows. It finds rows by id = ANY (ARRAY (...)), because otherwise the planner would read the whole table. Pages
+//     keep free space (fillfactor 70), so that a claim creates no new index entries.
 package rows

@@ -30,8 +30,7 @@ func lateBounds() (list []time.Duration) {
 	return append(list, 100_000*time.Second)
 }
 
-// lateClass is the SQL expression for the index in LateBounds of a row's lateness. If due_at is 0, which means
-// immediately, the lateness is measured from the time when the row was written.
+// lateClass is the SQL expression for the index in LateBounds of the column late.
 var lateClass = func() string {
 	var b strings.Builder
 	b.WriteString("CASE")
@@ -42,6 +41,8 @@ var lateClass = func() string {
 	return b.String()
 }()
 
+// lateness is the SQL expression for the lateness of a finished row. If due_at is 0, which means immediately, it is
+// measured from the time when the row was written.
 const lateness = "finished_at - CASE WHEN due_at = 0 THEN created_at ELSE due_at END"
 
 // Ended counts the tasks that ended in each of n consecutive spans of step milliseconds, the first of which begins at

@@ -25,7 +25,8 @@ const fenced = "id = ? AND version = ? AND created_at BETWEEN ? AND ? AND due_at
 
 func (f Fence) args() []any { return append(f.taskArgs(), f.Due) }
 
-// isTask is the condition of fenced without the due time. It is for changes of a task that are not its effect.
+// isTask is the condition of fenced without the due time. It is for changes other than the effect of a task, such as
+// recording a failure.
 const isTask = "id = ? AND version = ? AND created_at BETWEEN ? AND ?"
 
 func (f Fence) taskArgs() []any {
@@ -87,8 +88,8 @@ func (c Conn) RecordEffect(ctx context.Context, k EffectKey, now int64) (bool, e
 	if err != nil || recorded {
 		return recorded, err
 	}
-	// The row exists. If it has no effect yet, an attempt that was recorded before it ran has inserted it. Record the
-	// effect in it, unless another attempt holds the lease.
+	// The row exists. If it contains no effect yet, it was inserted for an attempt that was recorded before the attempt
+	// ran. Record the effect in the row, unless another attempt holds the lease.
 	return c.changed(ctx, "UPDATE rabbitdelay_effects SET done_at = ?, updated_at = ?"+effectRow+" AND done_at IS NULL AND lease_until <= ?",
 		append(append([]any{now, now}, k.args()...), now)...)
 }

@@ -95,7 +95,7 @@ func (c cell) whole(v any) int64 {
 	return farAway
 }
 
-// checkTexts records a problem for every string that a message cannot contain, and replaces it with a valid one.
+// checkTexts records a problem for every string that a message cannot contain, and replaces invalid UTF-8 in it.
 func (e *RowError) checkTexts(t *Task) {
 	for _, c := range columns {
 		if c.text == "" {

@@ -40,7 +40,7 @@ type Gate struct {
 // Paused reports whether the lane is paused.
 func (g *Gate) Paused() bool { return !g.PausedAt.IsZero() }
 
-// Spreads reports whether, at now, tasks that became due during a pause are being spread over time.
+// Spreads reports whether tasks that became due during a pause are still being spread over time.
 func (g *Gate) Spreads(now time.Time) bool { return g.SpreadRate > 0 && now.Before(g.SpreadUntil) }
 
 const (
@@ -53,8 +53,8 @@ func (c Conn) Gates(ctx context.Context) ([]*Gate, error) {
 	return c.gates(ctx, "SELECT "+gateColumns+" FROM rabbitdelay_destinations ORDER BY queue, exchange")
 }
 
-// LockGates locks and reads the gates of the given lanes. The result does not contain gates that
-// another session has locked.
+// LockGates locks and reads the gates of the given lanes. The result does not contain gates that another session has
+// locked.
 func (c Conn) LockGates(ctx context.Context, lanes []Lane) (map[Lane]*Gate, error) {
 	const one = "(queue = ? AND exchange = ?)"
 	args := make([]any, 0, 2*len(lanes))
@@ -74,10 +74,10 @@ func (c Conn) LockGates(ctx context.Context, lanes []Lane) (map[Lane]*Gate, erro
 // claiming those lanes.
 const LongestClaim = 10 * time.Second
 
-// BoundClaim limits how long the session may be idle to LongestClaim, until the transaction ends, unless the session
-// already has a shorter limit. On MySQL and MariaDB the limit belongs to the session and not to the transaction, so the
-// caller must call UnboundClaim before it commits. SQLite needs no limit, because its locks end with the process, and a
-// process that hangs stops all writers anyway.
+// BoundClaim limits how long the session may be idle to LongestClaim, until the transaction ends. On PostgreSQL it does
+// not replace a limit that the session already has. On MySQL and MariaDB it does not replace a shorter one, and the
+// limit belongs to the session and not to the transaction, so the caller must call UnboundClaim before it commits.
+// SQLite needs no limit, because its locks end with the process, and a process that hangs stops all writers anyway.
 func (c Conn) BoundClaim(ctx context.Context) (err error) {
 	switch {
 	case c.postgres():
@@ -99,7 +99,8 @@ func (c Conn) UnboundClaim(ctx context.Context) error {
 }
 
 // GateHolder describes the session that has locked the gate of a lane. MySQL and MariaDB do not show which session has
-// locked a row for which no other session waits, so GateHolder returns the statement that lists the candidates.
+// locked a row for which no other session waits, so GateHolder returns the statement that lists the candidates. It
+// returns "" on SQLite, and if PostgreSQL shows no such session.
 func (c Conn) GateHolder(ctx context.Context, l Lane) (string, error) {
 	switch {
 	case c.mysql():
@@ -161,10 +162,10 @@ func (c Conn) SpendGate(ctx context.Context, g *Gate) error {
 	return err
 }
 
-// TransactRecall runs do, which calls Recall, in a transaction. MySQL and MariaDB have no lock that several handlers can
-// share without deadlocks. There, the transaction reads what other transactions have not committed: a pending task whose
-// effect is recorded has a handler that has not committed yet. A handler that records its effect after this transaction
-// has looked for it, and before it commits, finds a new version when it ends, and is rolled back.
+// TransactRecall calls the function do, which calls Recall, in a transaction. MySQL and MariaDB have no lock that
+// several handlers can share without deadlocks. On these databases, the transaction reads uncommitted changes: if the
+// effect of a pending task is recorded, its handler has not committed yet. If a handler records its effect after Recall
+// has looked for it but before Recall commits, the handler finds a new version when it ends, and is rolled back.
 func (db *DB) TransactRecall(ctx context.Context, do func(Conn) error) error {
 	c, err := db.Conn(ctx)
 	if err != nil {
@@ -177,11 +178,11 @@ func (db *DB) TransactRecall(ctx context.Context, do func(Conn) error) error {
 	return db.transact(ctx, db.DB, opts, do)
 }
 
-// Recall recalls tasks of a lane whose messages are on the broker and whose resend_at is at most until. The parameter
-// most limits their number, and those with the earliest resend_at come first. Each task gets a new version, so that its
-// message has no effect, and becomes unsent. Recall skips tasks whose rows are locked, for example by a handler, and on
-// MySQL and MariaDB also tasks whose effect a handler has recorded. It returns the number of recalled tasks. It must be
-// called in a transaction of TransactRecall.
+// Recall recalls tasks of a lane whose messages are on the broker and whose resend_at is no later than until. It
+// recalls at most the given number of tasks, those with the earliest resend_at. Each task gets a new version, so that
+// its message has no effect, and becomes unsent. Recall skips tasks whose rows are locked, for example by a handler, and
+// on MySQL and MariaDB also tasks whose effect a handler has recorded. It returns the number of recalled tasks. It must
+// be called in a transaction of TransactRecall.
 func (c Conn) Recall(ctx context.Context, l Lane, until int64, most int, now int64) (int64, error) {
 	if err := c.WriteFirst(ctx); err != nil {
 		return 0, err

@@ -25,9 +25,9 @@ func Millis(t time.Time) int64 {
 	return Stored(t)
 }
 
-// Stored converts a time that comes from a row, or that is compared with rows, to milliseconds. The result is at most
-// MaxDue + 1. It uses Unix, because a very distant time such as time.Unix(math.MaxInt64, 0) overflows when it is
-// converted to milliseconds, and in comparisons of time.Time.
+// Stored converts a time that comes from a row, or that is compared with rows, to milliseconds, rounded up. The result
+// is at most MaxDue + 1. Stored uses Unix, because a very distant time such as time.Unix(math.MaxInt64, 0) overflows
+// when it is converted to milliseconds, and in comparisons of time.Time.
 func Stored(t time.Time) int64 {
 	if t.Unix() > MaxDue/1000 {
 		return MaxDue + 1

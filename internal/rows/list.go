@@ -31,7 +31,8 @@ func (c Conn) tasks(ctx context.Context, query string, args []any) (list []*Task
 	return list, err
 }
 
-// Sort is an order of tasks: by due time and id, or by end time and id.
+// Sort is an order of tasks: by due time and id or, with Ended, by end time and id. With Last, the latest task comes
+// first.
 type Sort struct{ Ended, Last bool }
 
 func (s Sort) column() string {
@@ -119,8 +120,8 @@ func (c Conn) List(ctx context.Context, l Listing, yield func(*Task) bool) error
 	return nil
 }
 
-// listQuery returns a query for up to n tasks. The columns include due_at and id. If the listing has no status, the
-// query is the union of one query for each status, because an index contains the tasks of one status in order. Each
+// listQuery returns a query for up to n tasks. The columns must include due_at and id. If the listing has no status,
+// the query is the union of one query for each status, because an index contains the tasks of one status in order. Each
 // database then uses that index and stops early.
 func (c Conn) listQuery(l Listing, columns string, n int) (query string, args []any) {
 	order := l.Sort.order()

@@ -57,8 +57,7 @@ type Passage struct {
 // time.
 const recent = 200
 
-// Passages returns the progress of a lane's consumers by routing key. A key without a recent task is
-// missing.
+// Passages returns the progress of a lane's consumers by routing key. A key without a recent task is missing.
 func (c Conn) Passages(ctx context.Context, l Lane, now int64) (map[string]Passage, error) {
 	all := map[string]Passage{}
 	query := "SELECT routing_key, due_at, finished_at, sends, sent_at FROM " + c.byDestination(l.Exchange, "queue") +
@@ -106,14 +105,14 @@ func (c Conn) Timeless(ctx context.Context) ([]*Task, error) {
 const noLease = " AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects AS e WHERE e.task_id = rabbitdelay_tasks.id AND e.version = rabbitdelay_tasks.version" +
 	" AND e.created_at = rabbitdelay_tasks.created_at AND e.done_at IS NULL AND e.lease_until > ? AND e.lease_token <> ?)"
 
-// EndedLeases returns ids of running tasks whose leases have ended.
+// EndedLeases returns the ids of up to 1000 running tasks whose leases have ended.
 func (c Conn) EndedLeases(ctx context.Context, now int64) ([]string, error) {
 	return c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE status = 'running'"+noLease+" LIMIT 1000", now, "")
 }
 
-// EndLease makes a task pending again if its lease has ended, and returns its new status, or "" if it stays as it is. If
-// another task with its unique key is pending, the task stays running until its retry is overdue and the other task is
-// due, because the task that is due first continues. It is then cancelled.
+// EndLease makes a task pending again if its lease has ended, and returns its new status, or "" if it stays as it is.
+// If another task with the same unique key is pending, the task that is due first continues: EndLease cancels the given
+// task once its retry is overdue and the other task is due. Until then the given task stays running.
 func (c Conn) EndLease(ctx context.Context, id string, now int64) (status string, err error) {
 	end := func(status, set, condition string, args ...any) (string, error) {
 		ended, err := c.changed(ctx, "UPDATE rabbitdelay_tasks SET status = ?, "+set+"updated_at = ? WHERE id = ? AND status = 'running'"+condition+noLease,

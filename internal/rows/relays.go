@@ -38,8 +38,9 @@ func (c Conn) CanBeat(ctx context.Context) error {
 	return err
 }
 
-// RenewRelay records that a relay runs, or will run until r.Seen. If the relay has no row yet, RenewRelay inserts one,
-// and also deletes the rows of relays that were last seen before forget.
+// RenewRelay records the heartbeat of a relay. With a virtual clock, r.Seen is in the future, and the heartbeat is
+// valid until then. If the relay has no row yet, RenewRelay inserts one, and also deletes the rows of relays that were
+// last seen before forget.
 func (c Conn) RenewRelay(ctx context.Context, id string, r Relay, forget time.Time) error {
 	renewed, err := c.changed(ctx, "UPDATE rabbitdelay_relays SET seen_at = ? WHERE id = ?", r.Seen.UnixMilli(), id)
 	if err != nil || renewed {
@@ -90,8 +91,8 @@ type Keep struct {
 	Batch            int // rows deleted by one statement
 }
 
-// Purge deletes the tasks, and the records of effects, that are older than k allows. It returns the number of deleted
-// tasks.
+// Purge deletes the finished tasks and the records of effects that are older than k allows. It returns the number of
+// deleted tasks.
 func (db *DB) Purge(ctx context.Context, k Keep, now time.Time) (total int64, err error) {
 	c, err := db.Conn(ctx)
 	if err != nil {

@@ -231,7 +231,8 @@ func (c Conn) Planned(ctx context.Context, s *Schedule, lookAt int64) error {
 	return err
 }
 
-// Blame records in a row why the database refuses the row's tasks, and postpones its planning to lookAt.
+// Blame records in a row why the database refuses the row's tasks, and postpones its planning to lookAt. It does
+// nothing if the version of the row has changed.
 func (c Conn) Blame(ctx context.Context, s *Schedule, why error, lookAt time.Time) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET last_error = ?, plan_at = ? WHERE name = ? AND version = ?", ErrorText(why), lookAt.UnixMilli(), s.Name, s.Version)
 	return err
@@ -295,8 +296,8 @@ func (c Conn) Withdraw(ctx context.Context, name, fromID, reason string, now int
 	return versions, err
 }
 
-// Missed returns the sorted ids of a schedule's tasks that were due at the time cut or earlier and that no handler has
-// started. It leaves out ids that sort before fromID, and locked rows, on which a handler may be working.
+// Missed returns the sorted ids of a schedule's tasks that were due no later than cut and that no handler has started.
+// It leaves out ids that sort before fromID, and locked rows, on which a handler may be working.
 func (c Conn) Missed(ctx context.Context, name, fromID string, cut int64) ([]string, error) {
 	return c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE id >= ? AND id < ? AND status = 'pending' AND attempts = 0 AND due_at <= ? "+
 		"AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects WHERE task_id = id) ORDER BY id"+c.lock(SkipLocked), fromID, name+"@"+afterAll, cut)
@@ -342,7 +343,7 @@ func (c Conn) TagOccurrences(ctx context.Context, s *Schedule, ids []string) err
 	return c.writeTags(ctx, list, Replace)
 }
 
-// LastRuns reads the last occurrence of each recurring task that was done, failed or expired, without bodies.
+// LastRuns reads, for each of the given schedules, the last task that is done, failed or expired, without its body.
 func (c Conn) LastRuns(ctx context.Context, names []string) ([]*Task, error) {
 	parts, args := make([]string, len(names)), make([]any, 0, 2*len(names))
 	for i, name := range names {

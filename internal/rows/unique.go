@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Holder is the pending task that holds a unique key. Its row is locked.
+// Holder is the pending task that holds a unique key. Within a transaction, its row is locked.
 type Holder struct {
 	ID           string
 	Version      int64

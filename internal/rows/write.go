@@ -114,8 +114,8 @@ func (c Conn) replacing() string {
 }
 
 // existing returns the ids of the given tasks that already exist. If only one task is given, its insert was refused, so
-// it must exist, and no query is needed. A query might not find it, because PostgreSQL's snapshot does not contain
-// tasks that were committed later.
+// the task must exist, and no query is needed, except on MySQL. A query might not find the task, because PostgreSQL's
+// snapshot does not contain tasks that were committed later.
 func (c Conn) existing(ctx context.Context, tasks []*Task) ([]string, error) {
 	if len(tasks) == 1 && !c.mysql() {
 		return ids(tasks), nil
@@ -172,7 +172,8 @@ func (c Conn) Change(ctx context.Context, id, want string, a Assignment) (change
 	return false, status, err
 }
 
-// changeTries is the number of times that a task may change between the statements of one Change.
+// changeTries is the maximum number of times that Change tries again because the task has changed between its two
+// statements.
 const changeTries = 100
 
 // CancelPending cancels the given tasks that are pending, and returns their number.

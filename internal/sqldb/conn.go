@@ -47,7 +47,7 @@ type Session interface {
 	Close() error
 }
 
-// DB is a database. Two DB values for the same database are equal.
+// DB is a database. Two DB values for the same *sql.DB, or for the same pool of another package, are equal.
 type DB interface {
 	Conn
 	Begin(ctx context.Context, opts *sql.TxOptions) (Tx, error)
@@ -105,7 +105,7 @@ func Executes(t Tx) Executor {
 }
 
 // Foreign returns a Database that wraps a connection of a package other than database/sql. On and Of return the wrapped
-// connection. Its QueryContext and BeginTx only return errors.
+// connection. The QueryContext and BeginTx of the Database always return an error.
 func Foreign(c Conn) Database { return foreign{c} }
 
 type foreign struct{ Conn }
@@ -138,7 +138,8 @@ func As[T any](ctx context.Context, t Tx) (own T, err error) {
 }
 
 // Hand returns the arguments for a handler's function that takes a *sql.Tx. If the transaction belongs to another
-// package, the *sql.Tx is nil, and the function gets the transaction from the context with Handed.
+// package, the *sql.Tx is nil, and the function gets the transaction from the context with Handed. The context also
+// tells Free that the transaction holds a connection.
 func Hand(ctx context.Context, t Tx) (context.Context, *sql.Tx) {
 	ctx = withHold(ctx, t)
 	if own, ok := t.(tx); ok {
@@ -211,7 +212,7 @@ type pool struct {
 	db Database
 }
 
-// free returns ErrOneConnection if the calling function's transaction holds the only connection of the pool.
+// free returns ErrOneConnection if ctx belongs to a function whose transaction holds the only connection of the pool.
 func (p pool) free(ctx context.Context) error {
 	db, ok := p.db.(*sql.DB)
 	if !ok {
@@ -355,9 +356,9 @@ func (r oneRow) Scan(dest ...any) error {
 	return r.rows.Close()
 }
 
-// Answers returns nil if the database answers a query within patience, and otherwise the reason why it does not. The
-// query reads no table. A separate timeout is needed, because a server that hangs still accepts connections, and no
-// driver reports that as an error.
+// Answers returns nil if the database answers a query within the given patience. Otherwise it returns the reason why
+// the database does not answer. The query reads no table. A separate timeout is needed, because a server that hangs
+// still accepts connections, and no driver reports that as an error.
 func Answers(ctx context.Context, c Conn, patience time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -80,8 +80,7 @@ func OfDriver(db *sql.DB) (Dialect, bool) {
 }
 
 // Detect determines the dialect by querying the database. Every supported database except SQLite has the function
-// version(). The query can therefore fail only on SQLite, where a failed statement does not abort the surrounding
-// transaction.
+// version(), so only SQLite rejects the query. There, a failed statement does not abort the surrounding transaction.
 func Detect(ctx context.Context, c Conn) (Dialect, error) {
 	var version string
 	err := c.QueryRowContext(ctx, "SELECT version()").Scan(&version)

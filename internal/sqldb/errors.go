@@ -135,7 +135,8 @@ func Away(err error) bool {
 }
 
 // Unavailable reports whether the error means that the database cannot currently serve any caller: it is Away, it is
-// read-only, as a former primary is after a failover, or it rejects this program's login.
+// read-only, as a former primary is after a failover, or it rejects this program's login. It returns false for an error
+// that wraps ErrCommit, because the commit may have succeeded.
 func Unavailable(err error) bool {
 	if err == nil || errors.Is(err, ErrCommit) {
 		return false

@@ -33,9 +33,9 @@ const (
 	mostLanes = 4
 )
 
-// NewGather returns a Gather with at most the given number of callers per transaction. The Gather calls the function
-// together for the items of several callers, in one transaction. Like the fn of Transact, this function may be called
-// again.
+// NewGather returns a Gather with at most the given number of callers per transaction. The parameter together is the
+// function that processes the items of several callers in one transaction. Like the fn of Transact, it may be called
+// more than once for the same items.
 func NewGather[T any](db DB, opts *sql.TxOptions, most int, together func(ctx context.Context, tx Tx, items []T) error) *Gather[T] {
 	return &Gather[T]{db: db, opts: opts, most: most, together: together}
 }
@@ -49,8 +49,9 @@ type member[T any] struct {
 	done  chan bool     // reports whether the member's transaction was committed
 }
 
-// Do processes the item in one transaction with other callers' items. If that is not possible or fails, Do calls the
-// function alone and returns its result. The transaction is cancelled when the context of one of its callers ends.
+// Do processes the item in one transaction with other callers' items. If that is not possible or fails, Do calls
+// alone(), which must process the item by itself, and returns its error. The transaction is cancelled when the context
+// of one of its callers ends.
 func (g *Gather[T]) Do(ctx context.Context, item T, alone func() error) error {
 	m := &member[T]{ctx: ctx, item: item, lead: make(chan struct{}), done: make(chan bool, 1)}
 	g.mu.Lock()
@@ -130,7 +131,7 @@ func (g *Gather[T]) leave(m *member[T]) bool {
 
 // runAlone runs a leader without followers.
 func (g *Gather[T]) runAlone(alone func() error) error {
-	defer g.next() // deferred, because the function alone may panic
+	defer g.next() // deferred, because alone() may panic
 	return alone()
 }
 
@@ -158,8 +159,8 @@ func (g *Gather[T]) run(group []*member[T]) (committed bool) {
 	return Transact(ctx, g.db, g.opts, func(tx Tx) error { return g.safely(ctx, tx, items) }) == nil
 }
 
-// safely calls the function together, and converts a panic or runtime.Goexit into an error. When the item that caused
-// it is processed alone, the panic or the exit occurs again in its caller's own goroutine.
+// safely calls g.together, and converts a panic or runtime.Goexit into an error. When the item that caused it is
+// processed alone, the panic or the exit occurs again in its caller's own goroutine.
 func (g *Gather[T]) safely(ctx context.Context, tx Tx, items []T) error {
 	ended := make(chan error, 1)
 	go func() {
@@ -175,5 +176,5 @@ func (g *Gather[T]) safely(ctx context.Context, tx Tx, items []T) error {
 	return <-ended
 }
 
-// ErrApart is returned by together if the items cannot be processed together.
+// ErrApart is returned by the function that NewGather received if the items cannot be processed in one transaction.
 var ErrApart = errors.New("these items cannot share a transaction")

@@ -40,7 +40,7 @@ func withHold(ctx context.Context, t Tx) context.Context {
 	return ctx
 }
 
-// Free returns ErrOneConnection if the caller is a function whose transaction holds the only connection of the pool.
+// Free returns ErrOneConnection if ctx belongs to a function whose transaction holds the only connection of the pool.
 // The parameter size returns the maximum number of the pool's connections, or 0 for no limit.
 func Free(ctx context.Context, pool any, size func() int) error {
 	h, _ := ctx.Value(holding{}).(*Hold)

@@ -19,9 +19,10 @@ type lender interface {
 	Lend(ctx context.Context) (lent Tx, ended func() bool)
 }
 
-// Lend runs do with a transaction that executes its statements in t. The function do cannot end t: Commit and Rollback
-// of its transaction return ErrLent, and so do statements that CheckSharable refuses, such as COMMIT. If do tried to
-// end t, or ignored the error of a statement that may have made the database roll t back, Lend returns an error.
+// Lend calls the function do with a transaction that executes its statements in t. The function cannot end t: Commit
+// and Rollback of its transaction return ErrLent, and so do statements that CheckSharable refuses, such as COMMIT. If
+// the function tried to end t, or ignored the error of a statement that may have made the database roll t back, Lend
+// returns an error.
 func Lend(ctx context.Context, t Tx, do func(Tx) error) error {
 	if own, ok := t.(lender); ok {
 		lent, ended := own.Lend(ctx)
@@ -182,7 +183,7 @@ type lentRows struct {
 	values  []any // pointers that Scan fills
 }
 
-// rows presents the result of a query, or notes its error.
+// rows wraps the result of a query in a lentRows. It passes the error of the query to note.
 func (c *lentConn) rows(rows *sql.Rows, err error) (driver.Rows, error) {
 	if err != nil {
 		return nil, c.note(err)

@@ -165,7 +165,8 @@ func (m Migrations) locked(ctx context.Context, conn Conn, d Dialect, list []mig
 	return err
 }
 
-// beginBusy waits for SQLite's single writer, even if no busy_timeout is set.
+// beginBusy begins a transaction with the given statement. On SQLite it waits for the single writer, even if no
+// busy_timeout is set.
 func beginBusy(ctx context.Context, conn Conn, begin string) error {
 	for {
 		_, err := conn.ExecContext(ctx, begin)

@@ -20,8 +20,9 @@ type Expired struct {
 	Unlocked bool
 }
 
-// Purge deletes rows in batches, each in its own transaction, until one deletes fewer rows than the batch size. On
-// databases that can skip locked rows, it leaves locked rows for the next purge.
+// Purge deletes rows in batches, each in its own transaction, until a batch deletes fewer rows than its size. It
+// returns the number of deleted rows, even if it fails. On PostgreSQL, it leaves locked rows for the next purge, unless
+// Unlocked is set.
 func Purge(ctx context.Context, db DB, d Dialect, e Expired, batch int) (int64, error) {
 	if batch < 1 || batch > MaxPurge {
 		return 0, fmt.Errorf("purging %s: batch is %d, expected 1 to %d", e.Table, batch, MaxPurge)

@@ -38,8 +38,9 @@ func toSavepoint(rest string) bool {
 	return len(words) > 1 && words[0] == "TO"
 }
 
-// firstWord returns the first word of a statement, in capitals, and what follows it. It skips comments and opening
-// parentheses. It returns no word after a comment that MySQL executes, or that PostgreSQL ends elsewhere.
+// firstWord returns the first word of a statement, in capitals, and the text after the word. It skips comments and
+// opening parentheses. It returns no word after a comment that MySQL executes (/*!), or after a nested comment, because
+// PostgreSQL ends such a comment later than other databases do.
 func firstWord(query string) (word, rest string) {
 	for {
 		query = strings.TrimLeft(query, " \t\r\n(")
@@ -62,9 +63,9 @@ func firstWord(query string) (word, rest string) {
 	}
 }
 
-// mayHaveEnded reports whether the database may have rolled back the whole transaction with a statement that failed.
-// PostgreSQL does not do that, but refuses to commit the transaction. MySQL does it after a deadlock, and SQLite after
-// a conflict with a constraint or a trigger that is declared with ROLLBACK.
+// mayHaveEnded reports whether the database may have rolled back the whole transaction because a statement failed with
+// err. PostgreSQL does not do that, but refuses to commit the transaction. MySQL does it after a deadlock, and SQLite
+// after a conflict with a constraint or a trigger that is declared with ROLLBACK.
 func mayHaveEnded(err error) bool {
 	switch {
 	case err == nil, sqlState(err) != "":

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// tries is the number of times that Transact runs a transaction if the database rolls it back because of other
+// tries is the maximum number of times that Transact runs a transaction that the database rolls back because of other
 // transactions.
 const tries = 8
 
@@ -20,9 +20,9 @@ var ErrCommit = errors.New("commit failed with an unknown outcome")
 // ErrRolledBack is wrapped by the error of a commit that has certainly committed nothing.
 var ErrRolledBack = errors.New("rolled back before the commit")
 
-// Transact runs fn in a transaction and commits it. It runs fn again if the database rolled back the transaction
-// because of another one. If fn panics, Transact rolls back and the panic continues. The error of a commit whose
-// outcome is unknown wraps ErrCommit.
+// Transact runs fn in a transaction and commits it. It runs fn again, up to 8 times in total, if the database rolled
+// back the transaction because of another one. If fn panics, Transact rolls back and the panic continues. The error of
+// a commit whose outcome is unknown wraps ErrCommit.
 func Transact(ctx context.Context, db DB, opts *sql.TxOptions, fn func(Tx) error) error {
 	pause := 2 * time.Millisecond
 	for try := 1; ; try++ {

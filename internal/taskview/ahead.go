@@ -17,7 +17,7 @@ type SentTasks struct {
 	ResendFrom, ResendTo time.Time
 }
 
-// SentAhead counts the pending tasks that are due later than ahead from now and that were sent longer than age ago, by
+// SentAhead counts the pending tasks that are due later than now + ahead and that were sent earlier than now - age, by
 // the database's clock. Each of their messages is still in a delay queue, unless the broker lost it, so a broker that
 // has fewer messages has lost some. At most limit tasks are counted, those that are due first. It returns ErrConfig if
 // the limit is not positive.

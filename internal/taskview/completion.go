@@ -17,16 +17,15 @@ type CompletionStats struct {
 	Done, Failed int64
 	// Retries counts the attempts of these tasks after the first one.
 	Retries int64
-	// Late counts the done tasks by lateness, which is how long after their due times they were done.
-	// The upper bounds of the counts are 1 to 9 ms, then 10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68 and
-	// 82 ms, ten times these values and so on up to 100,000 s. The last count has no bound. Zeros at the
-	// end may be left out.
+	// Late counts the done tasks by lateness, which is how long after their due times they were done. The upper bounds
+	// of the counts are 1 to 9 ms, then 10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68 and 82 ms, ten times these values
+	// and so on up to 100,000 s. The last count has no bound. Zeros at the end may be left out.
 	Late []int64
 }
 
-// Lateness returns a quantile of the lateness of the done tasks: for 0.99, the lateness that 99 % of them
-// did not exceed. It is accurate to about a tenth, because it assumes that tasks are evenly spread within
-// each count of Late. It returns 0 if no task was done.
+// Lateness returns a quantile of the lateness of the done tasks: for 0.99, the lateness that 99 % of them did not
+// exceed. It is accurate to about a tenth, because it assumes that tasks are evenly spread within each count of Late.
+// It returns 0 if no task was done.
 func (e CompletionStats) Lateness(share float64) time.Duration {
 	want := share * float64(e.Done)
 	var below float64
@@ -82,8 +81,8 @@ func (s *Store) CompletionStats(ctx context.Context, from time.Time, width time.
 	})
 }
 
-// CountFinished counts the tasks that finished with the given status at the time from or later, and earlier than the
-// time to, up to limit. A result of limit + 1 means that there are more.
+// CountFinished counts the tasks that finished with the given status in the interval [from, to), up to limit. A result
+// of limit + 1 means that there are more.
 func (s *Store) CountFinished(ctx context.Context, status schedule.Status, from, to time.Time, limit int64) (int64, error) {
 	if !slices.Contains([]schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusExpired, schedule.StatusFailed}, status) {
 		return 0, fmt.Errorf("%w: counting finished tasks: status %q; expected done, cancelled, expired or failed", schedule.ErrConfig, status)

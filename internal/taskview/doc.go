@@ -8,7 +8,7 @@
 //	completion.go    how tasks ended
 //	errorgroups.go   tasks by error
 //	ahead.go         tasks whose messages are on the broker, and tasks that wait for a retry
-//	destinations.go  destinations of tasks: with pending tasks, known, not listed
+//	destinations.go  which destinations have pending tasks, are known, or are not listed
 //	property.go      the properties of a task's message that flags, files and forms set
 //	recurring.go     the state of a recurring task, and its next occurrences
 //	effects.go       what handlers have recorded about a task

@@ -7,9 +7,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// Effect is the record of a task's attempts and effect by the handler of one queue. For a task that was sent to an
-// exchange, this includes the effect. For other tasks, it includes only the attempts that were recorded before they
-// ran.
+// Effect is the record of a task's attempts and effect by the handler of one queue. The effect is recorded for a task
+// that was sent to an exchange, and for work under a lease. For other tasks, the record contains only the attempts that
+// were recorded before they ran.
 type Effect struct {
 	Version    int64     // the version of the task
 	Queue      string    // the handler's queue

@@ -32,26 +32,26 @@ const (
 
 // ErrorGroupOptions contains the options for Store.ErrorGroups. The zero value is ready to use.
 type ErrorGroupOptions struct {
-	// Limit is the largest number of groups to return. The default is DefaultGroups, the maximum
-	// MaxGroups.
+	// Limit is the largest number of groups to return. The default is DefaultGroups, the maximum MaxGroups.
 	Limit int
 	// Order is the order of the groups. The default is GroupsNewest.
 	Order ErrorGroupOrder
-	// Sample is the largest number of tasks to read, the newest first. The default is DefaultSample, the
-	// maximum MaxSample. ErrorGroups.More reports whether there are more tasks.
+	// Sample is the largest number of tasks to read, the newest first. The default is DefaultSample, the maximum
+	// MaxSample. ErrorGroups.More reports whether there are more tasks.
 	Sample int
 }
 
 // ErrorGroups are tasks grouped by their errors.
 type ErrorGroups struct {
 	Sampled int          `json:"sampled"` // tasks that were read
-	More    bool         `json:"more"`    // whether older tasks were not read, so that groups may be larger than Tasks says
+	More    bool         `json:"more"`    // whether there are older tasks that were not read, so that groups may be larger than Tasks says
 	Groups  []ErrorGroup `json:"groups"`  // in the order of ErrorGroupOptions
 	Others  int          `json:"others"`  // tasks of groups that are not returned, because there are more than Limit
 }
 
-// ErrorGroup is a group of tasks with the same destination and similar errors. A Filter with the Queue or Exchange and
-// the ErrorLike of a group, and with the status that was grouped, selects exactly the group's tasks.
+// ErrorGroup is a group of tasks with the same destination and similar errors. If ErrorLike is not empty, a Filter with
+// the Queue or Exchange and the ErrorLike of a group, and with the status that was grouped, selects exactly the group's
+// tasks.
 type ErrorGroup struct {
 	Queue     string    `json:"queue,omitempty"`
 	Exchange  string    `json:"exchange,omitempty"`
@@ -60,7 +60,7 @@ type ErrorGroup struct {
 	First     time.Time `json:"first"`      // when the first task ended, or is due if the tasks have not ended
 	Last      time.Time `json:"last"`       // when the last task ended, or is due
 	ExampleID string    `json:"example_id"` // the last task
-	Example   string    `json:"example"`    // its error
+	Example   string    `json:"example"`    // the error of that task
 }
 
 // ErrorGroups groups the tasks that the filter selects by destination and error. Without a status it groups failed

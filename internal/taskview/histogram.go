@@ -16,7 +16,7 @@ type HistogramBucket struct {
 	Count    int64
 }
 
-// Histogram counts tasks by due time, in n bins of the given width that begin at from. The width is
+// Histogram counts tasks by due time, in n buckets of the given width, the first of which begins at from. The width is
 // in whole milliseconds.
 func (s *Store) Histogram(ctx context.Context, f schedule.Filter, from time.Time, width time.Duration, n int) ([]HistogramBucket, error) {
 	if width < time.Millisecond || n < 1 || n > 100_000 {

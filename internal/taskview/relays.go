@@ -16,8 +16,8 @@ import (
 // one every 10 seconds.
 const relaySilence = 20 * time.Second
 
-// Relay is a process that runs schedule.Store.Run on the database, or that died within the last week. A
-// relay that has stopped normally is not listed.
+// Relay is a process that runs schedule.Store.Run on the database, or that died within the last week. A relay that has
+// stopped normally is not listed.
 type Relay struct {
 	Name    string    `json:"name"`    // host:process
 	Version string    `json:"version"` // version of rabbitdelay; empty if the build does not contain it

@@ -1,5 +1,5 @@
 // Command rabbitdelay plans and applies the topology for delayed messages on RabbitMQ, sends and consumes messages,
-// and finds problems.
+// manages tasks, runs the relay and the console, and finds problems.
 package main
 
 import (

@@ -86,7 +86,7 @@ func overviewOf(o service.Overview) overview {
 const tagNow = "now"
 
 func (a *api) now() {
-	huma.Register(a.API, op("GET", "/overview", "overview", tagNow, "Get the overview that the first page of the console shows, at most a few seconds old"),
+	huma.Register(a.API, op("GET", "/overview", "overview", tagNow, "Get the overview that the first page of the console shows, usually at most a few seconds old"),
 		func(ctx context.Context, _ *struct{}) (*body[overview], error) {
 			o, err := a.svc.Overview(ctx, who(ctx))
 			return answer(a, overviewOf(o), err)

@@ -93,8 +93,8 @@ type inspected struct {
 	at    time.Time  // when it was read
 }
 
-// Reread makes the next inspection read the objects again. Commands that delete call it, so that they do not rely on what
-// was read when they started.
+// Reread makes the next inspection read the objects again. Commands that delete call it, so that they do not rely on
+// what was read when they started.
 func (b *Broker) Reread() {
 	if i, ok := b.Inspector.(*inspected); ok {
 		i.take()
@@ -163,8 +163,8 @@ func (a *App) Open(ctx context.Context, c *config.Config, s amqpx.Strategy) (*am
 	return amqpx.Open(ctx, cfg)
 }
 
-// OpenUndeclared connects a client that declares nothing. Commands that users run by hand call it, because they may
-// have given the wrong file. The returned management API is nil if it does not answer.
+// OpenUndeclared connects a client that declares nothing, and changes c accordingly. Commands that users run by hand
+// call it, because they may have given the wrong file. The returned management API is nil if it does not answer.
 func (a *App) OpenUndeclared(ctx context.Context, c *config.Config) (*amqpx.Client, *public.Management, error) {
 	conn, err := c.Dial(ctx) // a failed Dial returns the broker's error immediately, whereas a client would keep retrying
 	if err != nil {
@@ -190,8 +190,8 @@ type Undeclared struct{ amqpx.Strategy }
 // Topology returns an empty topology.
 func (Undeclared) Topology() topology.Topology { return topology.Topology{} }
 
-// ManagementIfThere returns the broker's management API, or nil if it does not answer. In that case, functions that
-// need the API return an error.
+// ManagementIfThere returns the broker's management API, or nil if it does not answer. If it does not answer although
+// broker.management_url is set, ManagementIfThere prints a note. Functions that need the API return an error for nil.
 func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connection) (*public.Management, error) {
 	var m *live.Management
 	why, err := management(ctx, c, conn, func(_ context.Context, api *live.Management) error {
@@ -207,8 +207,8 @@ func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amq
 	return nil, err
 }
 
-// Examined completes cfg and src for an inspection of the broker. The name of the inspecting connection starts with
-// name.
+// Examined completes cfg and src for an inspection of the broker. It gives the connections of c a unique name that
+// starts with name.
 func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config, src *snapshot.Source, name string) (err error) {
 	cfg.Prefix, cfg.File, cfg.Plugin, cfg.MaxRouteQueues = c.Delay.Prefix, c.File(), pluginUse(c), c.Broker.MaxRouteQueues
 	switch s, serr := c.Strategy(ctx, a.Logger()); {

@@ -18,10 +18,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/channels"
 )
 
-// Change is a command that changes or removes something. Consent.Run calls its methods in this order.
+// Change is a command that changes or removes something. Consent.Run calls Count, Do and Tell in this order.
 type Change interface {
 	// Count finds out what would be changed, and returns the question to ask. If the question has no text, or with
-	// --dry-run, the user is not asked.
+	// --yes or --dry-run, the user is not asked.
 	Count(ctx context.Context) (Question, error)
 	// Do makes the change. With --dry-run it only determines what it would change.
 	Do(ctx context.Context) error
@@ -136,7 +136,8 @@ func (c *Consent) do(ctx context.Context, x Change) error {
 	})
 }
 
-// AdviseRepeat adds advice on how to complete an interrupted change to its error. It returns nil if err is nil.
+// AdviseRepeat adds advice on how to complete an interrupted change to its error. It returns nil if err is nil, and
+// does not add the advice if a permission is missing.
 func AdviseRepeat(err error) error {
 	if err == nil {
 		return nil

@@ -90,7 +90,8 @@ func TraceOf(t trace.Trace) Trace {
 	return out
 }
 
-// ifRead converts a list with the function convert. It returns nil if the list is nil, which means that it was not read.
+// ifRead converts a list with the function convert. It returns nil if the list is nil, which means that it was not
+// read.
 func ifRead[T, U any](list []T, convert func([]T) []U) []U {
 	if list == nil {
 		return nil

@@ -75,8 +75,8 @@ func (a Action) unknown() error {
 	return &FieldError{"action", fmt.Sprintf("action is %q; expected cancel, delete, run, revive, reschedule or reschedule-by", a.Kind)}
 }
 
-// Task applies an action to one task, and returns the task after the change. For Delete, which requires that the task has
-// ended, it returns the deleted task.
+// Task applies an action to one task, and returns the task after the change. For Delete, which requires that the task
+// has ended, it returns the deleted task.
 func (o Operator) Task(ctx context.Context, id string, a Action) (t schedule.TaskRow, err error) {
 	if a, err = a.Check(); err != nil {
 		return t, err
@@ -139,7 +139,7 @@ func (o Operator) undeleted(ctx context.Context, id string) error {
 }
 
 // BulkEntry describes an action on the tasks that a filter selects, for the audit. The parameter limit is the largest
-// number of tasks that it changes, or 0 if there is no limit. If values is set, the entry contains the values of
+// number of tasks that it changes, or 0 if there is no limit. If values is true, the entry contains the values of
 // headers, which only operators may see.
 func BulkEntry(f schedule.Filter, a Action, limit int64, values bool) Entry {
 	e := Entry{Action: "bulk." + string(a.Kind), Detail: DescribeFilter(f, values) + ": " + a.String()}

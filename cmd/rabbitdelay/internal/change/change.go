@@ -23,7 +23,8 @@ type Entry struct {
 	Detail string // what neither the action nor the target says, such as the new due time
 }
 
-// Operator makes changes on behalf of a person or program. Its methods return the errors of schedule.Store.
+// Operator makes changes on behalf of a person or program. Its methods return the errors of schedule.Store and of
+// Record, and a *FieldError for an invalid request.
 type Operator struct {
 	// Name is recorded with everything that the operator changes.
 	Name string

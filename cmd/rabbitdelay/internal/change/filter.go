@@ -8,7 +8,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
 
-// DescribeFilter describes a filter in words. It includes header values only if values is set, which is for operators.
+// DescribeFilter describes a filter in words. It includes header values only if values is true, because only operators
+// may see them.
 func DescribeFilter(f schedule.Filter, values bool) string {
 	var parts []string
 	add := func(name, value string) {
@@ -38,7 +39,7 @@ func DescribeFilter(f schedule.Filter, values bool) string {
 	return strings.Join(parts, " ")
 }
 
-// DescribeHeader describes a condition on a header. It includes the value only if values is set.
+// DescribeHeader describes a condition on a header. It includes the value only if values is true.
 func DescribeHeader(name, value string, values bool) string {
 	if name == "" || !values {
 		return name

@@ -11,7 +11,7 @@ import (
 // helpWidth is the maximum width of a help text, in columns.
 const helpWidth = 80
 
-// usage is cobra's own template, except that it wraps the descriptions of flags.
+// usage is cobra's own template, except for shorter headings and wrapped descriptions of flags.
 var usage = strings.ReplaceAll(`Usage:{{if .Runnable}}
   {{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}
   {{.CommandPath}} [command]{{end}}{{if .HasExample}}

@@ -30,8 +30,8 @@ import (
 //
 // Run refuses before it changes anything: with a *removal.NotEmptyError while messages wait, with a
 // *removal.ConsumersError while queues that would be deleted have consumers, and with removal.ErrUnseen when it cannot
-// find out. It first unbinds the delay queues from their entry exchanges and waits for 11 s, until the management API
-// has counted all messages that had entered. If there are any, it restores these bindings.
+// find out whether there are any. It first unbinds the delay queues from their entry exchanges and waits for 11 s,
+// until the management API has counted all messages that had entered. If there are any, it restores these bindings.
 //
 // A quorum queue is counted just before its deletion, because the broker does not support the condition that a quorum
 // queue is deleted only if it is empty. A message that is published directly to the queue between the count and the

@@ -117,14 +117,14 @@ func onlyArguments(mismatches []topology.Mismatch, names ...string) bool {
 	return len(mismatches) > 0 && !slices.ContainsFunc(mismatches, func(m topology.Mismatch) bool { return !slices.Contains(names, m.Argument) })
 }
 
-// replace returns the command that deletes queues and exchanges of layouts and creates them again as configured. It
-// does not delete queues that contain messages.
+// replace returns the command that deletes queues and exchanges of layouts and creates them again as configured. The
+// command does not delete queues that contain messages.
 func (x *examination) replace(names []string) string {
 	var parts []string
 	for _, n := range names {
 		l, ok := naming.LayoutOf(x.cfg.Prefix, n)
 		_, queue := x.want[n]
-		if !queue || len(names) > shown { // there are exchanges between queues, or too many names to list, so name the whole layout
+		if !queue || len(names) > shown { // name the whole layout instead of an exchange, and instead of too many queues
 			n = l.Name
 		}
 		if ok && !slices.Contains(parts, n) {

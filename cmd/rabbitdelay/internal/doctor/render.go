@@ -127,7 +127,7 @@ func (p *printer) paint(colour, s string) string {
 }
 
 // wrapped writes text wrapped at the line width, with one indentation for the first line and another for the rest. It
-// escapes control characters, which names may contain.
+// replaces control characters, which names may contain.
 func (p *printer) wrapped(first, rest, text string) {
 	line := first
 	length := len(rest) // colours have no width
@@ -150,7 +150,7 @@ func (p *printer) wrapped(first, rest, text string) {
 	p.linef("%s", line)
 }
 
-// visible escapes the characters that a terminal would interpret as control characters.
+// visible replaces the characters that a terminal would interpret as control characters.
 func visible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {

@@ -120,8 +120,8 @@ func areaNames() []string {
 	return names
 }
 
-// skipped returns the areas that are not inspected. With --amqp-only, these are most areas, because AMQP does not show
-// them.
+// skipped returns the areas that need not be checked. With --amqp-only, these are all areas except the database,
+// because AMQP shows only some of them.
 func (d *doctorRun) skipped() ([]doctor.Area, error) {
 	var areas []doctor.Area
 	if d.amqpOnly {

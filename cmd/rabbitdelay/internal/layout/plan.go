@@ -52,7 +52,8 @@ apply" would create. It changes nothing.`,
 }
 
 // Planned prints a plan and returns the error of a command that shows a plan: the reason if the plan cannot be carried
-// out, or else ExitToDo if the plan is not empty, or ExitUnseen if existing queues do not answer.
+// out, or else ExitToDo if the plan is not empty or has bindings that could not be verified, or ExitUnseen if existing
+// queues do not answer.
 func Planned(a *app.App, p plan.Plan, all bool) (err error) {
 	if a.JSON {
 		err = a.PrintJSON(p)

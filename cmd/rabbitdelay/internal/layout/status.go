@@ -390,7 +390,8 @@ func (p *statusPage) tasks() {
 	}
 }
 
-// sent prints how many of the sent tasks have lost their messages, unless this is unknown.
+// sent prints how many of the sent tasks have lost their messages. It prints nothing if no sent task waits for its due
+// time, or if none of them has lost its message.
 func (p *statusPage) sent() {
 	s := p.Tasks.Sent
 	if s == nil || s.Missing != nil && *s.Missing == 0 {

@@ -182,7 +182,7 @@ func (r *traceRun) printSearch(t trace.Trace) {
 		r.Printf("- neither dead-letter queues nor the parked queue, because they could not be inspected\n")
 	}
 	if t.Searched != nil && len(t.Searched) == 0 {
-		r.Printf("- neither dead-letter queues nor the parked queue, because none exists and answers\n")
+		r.Printf("- neither dead-letter queues nor the parked queue, because none is available\n")
 	}
 	if len(t.Waiting) > 0 {
 		r.Printf("\nnot searched, because that would make messages late: %s\n", delayNames(t.Waiting))

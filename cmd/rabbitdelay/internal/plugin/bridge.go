@@ -122,12 +122,12 @@ func (r *bridgeRun) look(ctx context.Context, b *app.Broker) error {
 	return refusal
 }
 
-// bridge runs until ctx is done.
+// bridge runs the bridge until ctx is done, and prints its counts.
 func (r *bridgeRun) bridge(ctx context.Context) (err error) {
 	if r.metrics, err = probe.NewMetrics(); err != nil {
 		return err
 	}
-	defer func() { _ = r.metrics.Close(context.WithoutCancel(ctx)) }() // there is nothing to export
+	defer func() { _ = r.metrics.Close(context.WithoutCancel(ctx)) }() // metrics are pulled, so closing has nothing to send and an error does not matter
 	p := probe.New(r.metrics)
 	if r.probe != "" {
 		at, err := p.Listen(ctx, r.probe)

@@ -32,8 +32,8 @@ type bound struct {
 	Arguments  map[string]any `json:"arguments,omitempty"`
 }
 
-// survey returns the x-delayed-message exchanges of a virtual host, ordered by name. Prefix is the prefix of
-// rabbitdelay's objects.
+// survey returns the x-delayed-message exchanges of a virtual host, ordered by name. The parameter prefix is the prefix
+// of rabbitdelay's objects.
 func survey(found plan.State, prefix string) []delayed {
 	list := []delayed{}
 	for name, e := range found.Exchanges {

@@ -29,8 +29,8 @@ type Options struct {
 	// description. Default false.
 	Force bool
 	// Messages is the maximum number of messages that Force may delete. The removal is refused if there are more. Nil
-	// means no limit for delay queues. With Destinations, nil means that no message and no queue with a consumer is
-	// deleted.
+	// means no limit for delay queues. With Destinations, nil means that the removal is refused if a queue that does
+	// not belong to a strategy has messages or consumers.
 	Messages *int64
 }
 

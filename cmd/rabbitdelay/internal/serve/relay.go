@@ -53,7 +53,7 @@ type relayPart struct {
 	client   *amqpx.Client
 	store    *schedule.Store // the store that relays
 	observed bool            // the metrics observe the client and the store
-	problem  error           // why it does not work at the moment; nil if it works
+	problem  error           // why the client or the relay does not work at the moment; nil if both work
 }
 
 type relayed struct {
@@ -109,7 +109,8 @@ func (r *relayPart) config(listener schedule.Listener) schedule.Config {
 	return c
 }
 
-// connectAndRelay connects and, if relays is set, relays until ctx is done. It retries after errors.
+// connectAndRelay connects and, until ctx is done, relays tasks or, if relays is false, checks the database. It retries
+// after errors.
 func (r *relayPart) connectAndRelay(ctx context.Context) {
 	log := r.Logger()
 	told := ""
@@ -169,8 +170,8 @@ func (r *relayPart) once(ctx context.Context) error {
 	return store.Run(ctx)
 }
 
-// begun records that the process works, clears the last problem, and starts to export metrics when it is called for the
-// first time.
+// begun clears the last problem, because the process works again, and keeps the store if it relays. The first call
+// starts to export metrics.
 func (r *relayPart) begun(store *schedule.Store) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +231,8 @@ func (r *relayPart) connect(ctx context.Context) (*amqpx.Client, error) {
 	return amqpx.Open(ctx, cfg)
 }
 
-// prepare returns the store of the relay, and writes the recurring tasks in the file.
+// prepare checks the database and returns a store. If this process relays, the store can send tasks, and prepare also
+// writes the file's recurring tasks to the database.
 func (r *relayPart) prepare(ctx context.Context, client *amqpx.Client) (*schedule.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, preparing)
 	defer cancel()
@@ -255,7 +257,7 @@ func (r *relayPart) prepare(ctx context.Context, client *amqpx.Client) (*schedul
 	return schedule.New(r.db, client, r.config(listener))
 }
 
-// theClient returns the client for requeueing.
+// theClient returns the client for requeueing, or the reason why there is none yet.
 func (r *relayPart) theClient() (*amqpx.Client, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -109,7 +109,7 @@ func (r *serveRun) run(ctx context.Context) (err error) {
 	if r.relay.metrics, err = probe.NewMetrics(); err != nil {
 		return err
 	}
-	defer func() { _ = r.relay.metrics.Close(context.WithoutCancel(ctx)) }() // there is nothing to export
+	defer func() { _ = r.relay.metrics.Close(context.WithoutCancel(ctx)) }() // metrics are pulled, so closing has nothing to send and an error does not matter
 	if err := r.relay.check(); err != nil {
 		return err
 	}

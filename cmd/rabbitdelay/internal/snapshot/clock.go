@@ -36,8 +36,8 @@ const (
 	sampleWait  = 3 * time.Second // for messages that have not returned yet
 )
 
-// reading is one reading of the broker's clock: this clock is ahead of this process's clock by at least low and at most
-// high.
+// reading is one reading of the broker's clock: the broker's clock is ahead of this process's clock by at least low and
+// at most high.
 type reading struct{ low, high time.Duration }
 
 // newReading returns the reading for a clock that showed the time shown, with the given resolution, at some point

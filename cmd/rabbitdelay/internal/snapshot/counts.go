@@ -314,8 +314,8 @@ func (c *collector) doubt() {
 	}
 }
 
-// recount asks the management API again, once for all queues if there are several. For a route queue it keeps the lowest
-// count, because a queue that messages only pass through is sometimes empty.
+// recount asks the management API again, once for all queues if there are several. For a route queue it keeps the
+// lowest count, because a queue that messages only pass through is sometimes empty.
 func (c *collector) recount(ctx context.Context, routes, held []string) {
 	names := slices.Concat(routes, held)
 	if len(names) == 0 {
@@ -424,7 +424,7 @@ func (w watch) figures(queues map[string]plan.Queue) map[string]doctor.Figures {
 	return out
 }
 
-// look counts the ready messages of queues, adds them to the Standstill, and returns the queues that have messages.
+// look counts the ready messages of queues, adds them to Source.Standstill, and returns the queues that have messages.
 func (w watch) look(ctx context.Context, names []string, l doctor.Observation) (busy []string, err error) {
 	l.At, l.Ready = time.Now(), map[string]int64{}
 	counts, err := live.Counts(ctx, w.conn, names)

@@ -66,8 +66,8 @@ func (c *collector) management(ctx context.Context) {
 	})
 }
 
-// overview reads the exchange types, and the clock of the node that answers. It returns why the broker does not count messages, or an empty string if the
-// broker counts them.
+// overview reads the exchange types, and the clock of the node that answers. It returns why the broker does not count
+// messages, or an empty string if the broker counts them.
 func (c *collector) overview(ctx context.Context) (uncounted string) {
 	var overview struct {
 		Types []struct {

@@ -120,7 +120,7 @@ func askFor(conn *amqp.Connection, n doctor.Need) (doctor.Access, error) {
 	return doctor.Access{}, nil
 }
 
-// about reports whether a refusal concerns the given object. The broker truncates its text to 255 bytes.
+// about reports whether a refusal concerns the given object. The broker truncates the text of a refusal to 255 bytes.
 func about(e *amqp.Error, kind topology.Kind, name string) bool {
 	_, rest, ok := strings.Cut(e.Reason, "access to "+string(kind)+" '")
 	return ok && (strings.HasPrefix(rest, name+"'") || strings.HasPrefix(name, rest))
@@ -164,8 +164,8 @@ func (c *collector) publishing(ctx context.Context) error {
 	return nil
 }
 
-// unlessBlocked calls run, which publishes on a connection. If the broker blocks the connection, it cancels run's
-// context and returns the broker's reason.
+// unlessBlocked calls run, which publishes on a connection. If the broker blocks the connection, unlessBlocked cancels
+// run's context and returns the broker's reason.
 func unlessBlocked(ctx context.Context, conn *amqp.Connection, run func(ctx context.Context)) (reason string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,5 +1,5 @@
 // Package snapshot reads from a broker the data that package doctor evaluates, through the management API or, if that
-// does not answer, over AMQP. It changes nothing on the broker.
+// does not answer, over AMQP. It changes nothing permanently on the broker.
 package snapshot
 
 import (

@@ -30,8 +30,8 @@ type Status struct {
 	Parked       DeadLetters   `json:"parked"`
 	// Tasks is nil if there is no database, or if it could not be read.
 	Tasks *Tasks `json:"tasks"`
-	// Clients are the connections of rabbitdelay's clients and relays, grouped by name. It is nil if unknown:
-	// only the management API reports it.
+	// Clients are the connections of rabbitdelay's clients and relays, grouped by name. It is nil if unknown: only the
+	// management API reports them.
 	Clients []Client `json:"clients"`
 	// Alarms are the broker's alarms, such as "memory on rabbit@a". It is nil if unknown: only the management API
 	// reports them.
@@ -80,8 +80,9 @@ type Count struct {
 	Ready   int64  `json:"ready"`
 	Leaving *int64 `json:"leaving"`
 	Unacked *int64 `json:"unacked"`
-	// Unknown means that there may be more messages, because the user is not allowed to examine the queue or, for several
-	// queues, one of them.
+	// Unknown means that there may be more messages, because the user is not allowed to examine the queue, the queue
+	// does not answer, or its messages have not been counted yet. For several queues, this applies to at least one of
+	// them.
 	Unknown bool `json:"unknown,omitempty"`
 }
 
@@ -188,7 +189,8 @@ func (d Destination) Unconsumed() bool {
 type DeadLetters struct {
 	Queue    string `json:"queue"`
 	Messages int64  `json:"messages"`
-	// Unknown means that the user is not allowed to examine the queue.
+	// Unknown means that there may be more or fewer messages, because the queue could not be counted (see
+	// Count.Unknown), or because the counts of the broker and the management API contradict each other.
 	Unknown bool `json:"unknown,omitempty"`
 	// Held is how many of the messages are not ready because a consumer, such as a requeue command, holds them. It is
 	// nil if unknown.

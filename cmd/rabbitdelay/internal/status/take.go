@@ -101,7 +101,7 @@ func Take(ctx context.Context, src Source) (Status, error) {
 }
 
 // recount verifies that messages are missing, with a second count, or with an earlier status in which messages were
-// missing too.
+// missing too. If none were missing in the earlier status, the messages count as present.
 func (s *seen) recount(ctx context.Context, src Source) {
 	n, _ := doctor.Missing(s.cfg, *s.snap)
 	s.suspect = n > 0

@@ -37,8 +37,8 @@ const recountAfter = 6 * time.Second
 // recountPatience is how long the management API may take for the second count.
 const recountPatience = 5 * time.Second
 
-// Recount counts the broker's messages again if they are too few for the tasks that were sent. It needs the management
-// API.
+// Recount counts the broker's messages again, after a pause of recountAfter, if they are too few for the tasks that
+// were sent. It needs the management API.
 func Recount(ctx context.Context, cfg doctor.Config, m *live.Management, snap *doctor.Snapshot) {
 	if n, _ := doctor.Missing(cfg, *snap); n == 0 || m == nil {
 		return
@@ -168,8 +168,8 @@ const (
 	recount   = 20              // a count is reused for this many times as long as it took
 )
 
-// readTasks reads the counts of the database, or returns nil if Source has no database. It does not count all tasks
-// again if Source.Before did so less than recount times as long ago as that count took.
+// readTasks reads the counts of the database, or returns nil if Source has no database. If the counts in Source.Before
+// are younger than recount times the duration of that count, it reuses them instead of counting all tasks again.
 func readTasks(ctx context.Context, src Source, at time.Time) (t *Tasks, err error) {
 	store := src.Tasks
 	if store == nil {

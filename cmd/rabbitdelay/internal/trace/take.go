@@ -95,8 +95,8 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	return t, nil
 }
 
-// unknown lists the queues that may contain the message but do not report how many messages they have, or only how many
-// are ready.
+// unknown lists in Unchecked the queues that may contain the message but do not report how many messages they have, or
+// only how many are ready.
 func (t *Trace) unknown(s status.Status) {
 	if t.notSeen(doctor.AreaMessages) {
 		return

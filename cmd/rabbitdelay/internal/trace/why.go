@@ -129,7 +129,7 @@ func (e explainer) task(k schedule.TaskRow) string {
 // settled is how long a count may miss a message that has just arrived at the broker or is about to leave it.
 const settled = time.Minute
 
-// ahead locates the message of a task that was sent and is due after the given time.
+// ahead locates the message of a task that was sent and is due in the given time.
 func (e explainer) ahead(k schedule.TaskRow, after time.Duration) string {
 	due, sent, again := shown.Instant(k.DueSince()), shown.Instant(k.SentAt), shown.Instant(k.ResendAt)
 	if e.Nowhere && after > settled && e.At.Sub(k.SentAt) > settled {

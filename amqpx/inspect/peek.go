@@ -95,7 +95,7 @@ type Peeked struct {
 // AccessRefused, or ResourceLocked for a queue that is exclusive or has a single active consumer.
 func Peek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOptions) (Peeked, error) {
 	if o.Limit < 0 || o.Limit > MaxPeek {
-		return Peeked{}, fmt.Errorf("peek %s: limit %d; expected 1 to %d, or 0 for the default, %d", queue, o.Limit, MaxPeek, DefaultPeek)
+		return Peeked{}, fmt.Errorf("peek %s: limit %d; expected 1 to %d, or 0 for the default of %d", queue, o.Limit, MaxPeek, DefaultPeek)
 	}
 	if err := usable(conn, "peek", queue); err != nil {
 		return Peeked{}, err

@@ -85,7 +85,7 @@ type ErrorGroup struct {
 // returns its errors. Memory use does not grow with the queue, because only the groups are kept and not the messages.
 func GroupErrors(ctx context.Context, conn *amqp.Connection, queue string, o GroupOptions) (ErrorGroups, error) {
 	if o.Limit < 0 || o.Limit > MaxGroups {
-		return ErrorGroups{}, fmt.Errorf("group %s: limit %d; expected 1 to %d, or 0 for the default, %d", queue, o.Limit, MaxGroups, DefaultGroups)
+		return ErrorGroups{}, fmt.Errorf("group %s: limit %d; expected 1 to %d, or 0 for the default of %d", queue, o.Limit, MaxGroups, DefaultGroups)
 	}
 	o.Limit, o.Order = cmp.Or(o.Limit, DefaultGroups), cmp.Or(o.Order, GroupsNewest)
 	if groupOrders[o.Order] == nil {

@@ -217,9 +217,9 @@ func (w *watched) came(delays map[string]Delay, name string, now map[string]Figu
 	return max(0, n+before-after), true
 }
 
-// Open returns the names of the undecided queues with a TTL of at most longest that may stand still, and the number of
-// them that wait for newer figures of the management API. If longest is more than 5 s, it includes queues with stuck
-// dead letters, because the watch for dead letters takes 5 s for any TTL.
+// Open returns the names of the undecided queues that may stand still and whose TTL does not exceed the parameter
+// longest, and how many of them wait for newer figures of the management API. If longest is more than 5 s, it includes
+// queues with stuck dead letters, because the watch for dead letters takes 5 s for any TTL.
 func (s *StallWatch) Open(delays map[string]Delay, longest time.Duration) (names []string, waiting int) {
 	for name, w := range s.queues {
 		if delays[name].TTL > longest || w.found != nil {

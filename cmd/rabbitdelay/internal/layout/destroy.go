@@ -59,7 +59,7 @@ type destroyRun struct {
 	report  live.Report
 }
 
-// DestroyCommand returns the destroy command.
+// DestroyCommand returns the destroy command, which deletes a layout.
 func DestroyCommand(a *app.App) *cobra.Command {
 	r := &destroyRun{Consent: app.Consent{App: a}}
 	c := &cobra.Command{
@@ -306,7 +306,7 @@ func (r *destroyRun) advised(err error) error {
 	return err
 }
 
-// RetireCommand returns the retire command.
+// RetireCommand returns the retire command, which deletes the layouts in delay.previous.
 func RetireCommand(a *app.App) *cobra.Command {
 	r := &destroyRun{Consent: app.Consent{App: a}, retire: true}
 	c := &cobra.Command{

@@ -45,8 +45,8 @@ func (d *doctorRun) fails(r doctor.Report) bool {
 	return r.Count(doctor.SeverityCritical) > 0 || d.failOn == string(doctor.SeverityWarning) && !r.Clean()
 }
 
-// DoctorCommand returns the doctor command. If doctor cannot inspect the broker, it exits with ExitUnseen, except
-// after wrong usage.
+// DoctorCommand returns the doctor command, which finds problems on the broker. If doctor cannot inspect the broker, it
+// exits with ExitUnseen, except after wrong usage.
 func DoctorCommand(a *app.App) *cobra.Command {
 	d := &doctorRun{App: a, standstill: app.Duration(doctorStandstill)}
 	c := &cobra.Command{

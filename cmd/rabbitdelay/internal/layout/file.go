@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ValidateCommand returns the validate command.
+// ValidateCommand returns the validate command, which checks a file without a broker.
 func ValidateCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate",
@@ -92,7 +92,8 @@ type exporter struct {
 	user, passwordFile string
 }
 
-// ExportCommand returns the export command.
+// ExportCommand returns the export command, which prints the objects that apply would create in the format of another
+// tool.
 func ExportCommand(a *app.App) *cobra.Command {
 	x := &exporter{App: a}
 	c := &cobra.Command{

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
 
-// PlanCommand returns the plan command.
+// PlanCommand returns the plan command, which shows what apply would create.
 func PlanCommand(a *app.App) *cobra.Command {
 	all := false
 	c := &cobra.Command{
@@ -93,7 +93,7 @@ type applied struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// ApplyCommand returns the apply command.
+// ApplyCommand returns the apply command, which creates what is missing on the broker.
 func ApplyCommand(a *app.App) *cobra.Command {
 	force := false
 	c := &cobra.Command{

@@ -38,7 +38,7 @@ type statusRun struct {
 	amqpOnly bool
 }
 
-// StatusCommand returns the status command.
+// StatusCommand returns the status command, which shows how many messages and tasks are waiting, and where.
 func StatusCommand(a *app.App) *cobra.Command {
 	r := &statusRun{App: a, interval: app.Duration(defaultWatch)}
 	c := &cobra.Command{

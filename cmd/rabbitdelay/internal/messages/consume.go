@@ -53,7 +53,7 @@ const (
 	ackTimeout = 5 * time.Second
 )
 
-// ConsumeCommand returns the consume command.
+// ConsumeCommand returns the consume command, which takes messages out of a queue for good and shows how late they are.
 func ConsumeCommand(a *app.App) *cobra.Command {
 	r := &receiver{App: a}
 	c := &cobra.Command{

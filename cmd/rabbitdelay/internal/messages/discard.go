@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
 
-// DiscardCommand returns the discard command.
+// DiscardCommand returns the discard command, which removes dead letters or parked messages after saving them.
 func DiscardCommand(a *app.App) *cobra.Command {
 	r := &requeueRun{Consent: app.Consent{App: a}, o: inspect.RequeueOptions{Discard: true, InFlight: 250}}
 	c := &cobra.Command{

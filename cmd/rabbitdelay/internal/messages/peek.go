@@ -27,7 +27,7 @@ import (
 // peekTimeout is the timeout for peeking at a queue.
 const peekTimeout = time.Minute
 
-// PeekCommand returns the peek command.
+// PeekCommand returns the peek command, which shows the first messages of a queue and puts them back.
 func PeekCommand(a *app.App) *cobra.Command {
 	queue, limit := "", inspect.DefaultPeek
 	c := &cobra.Command{
@@ -127,7 +127,7 @@ type errorsRun struct {
 	o      deadletters.GroupOptions
 }
 
-// ErrorsCommand returns the errors command.
+// ErrorsCommand returns the errors command, which groups the messages of a dead-letter queue by error.
 func ErrorsCommand(a *app.App) *cobra.Command {
 	r := &errorsRun{App: a}
 	c := &cobra.Command{

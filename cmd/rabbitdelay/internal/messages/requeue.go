@@ -44,7 +44,7 @@ type requeueRun struct {
 	report inspect.RequeueReport
 }
 
-// RequeueCommand returns the requeue command.
+// RequeueCommand returns the requeue command, which sends dead letters or parked messages again.
 func RequeueCommand(a *app.App) *cobra.Command {
 	r := &requeueRun{Consent: app.Consent{App: a}}
 	c := &cobra.Command{
@@ -204,8 +204,8 @@ func byFlag(err error) error {
 	return fmt.Errorf("--%s: %s; expected %s", cmp.Or(name, strings.ToLower(f.Field)), f.Given(), f.Want)
 }
 
-// Count counts the messages in the queue or the file, and returns the question whether to send them. For discard, it
-// counts the selected messages, and discard removes no more than this number.
+// Count counts the messages in the queue or the file, and returns the question to ask before they are sent. For
+// discard, it counts the selected messages, and discard removes no more than this number.
 func (r *requeueRun) Count(ctx context.Context) (q app.Question, err error) {
 	if r.ready, err = r.waiting(ctx); err != nil {
 		return q, err

@@ -54,7 +54,7 @@ type sent struct {
 // sendBatch is the number of messages in one call to SendBatch.
 const sendBatch = 256
 
-// SendCommand returns the send command.
+// SendCommand returns the send command, which sends messages with a delay.
 func SendCommand(a *app.App) *cobra.Command {
 	s := &sender{App: a}
 	c := &cobra.Command{

@@ -31,7 +31,7 @@ type traceRun struct {
 	scopes []string
 }
 
-// TraceCommand returns the trace command.
+// TraceCommand returns the trace command, which shows what happened to one message or task.
 func TraceCommand(a *app.App) *cobra.Command {
 	r := &traceRun{App: a}
 	c := &cobra.Command{

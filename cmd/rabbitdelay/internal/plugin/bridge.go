@@ -41,7 +41,7 @@ type bridged struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// BridgeCommand returns the bridge command.
+// BridgeCommand returns the bridge command, which replaces one of the plugin's exchanges.
 func BridgeCommand(a *app.App) *cobra.Command {
 	r := &bridgeRun{App: a}
 	c := &cobra.Command{

@@ -191,7 +191,7 @@ func printDelayed(table *term.Table, e delayed) error {
 	return table.Flush()
 }
 
-// Command returns the plugin command.
+// Command returns the plugin command, which shows what depends on the plugin, and moves its messages into delay queues.
 func Command(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plugin",

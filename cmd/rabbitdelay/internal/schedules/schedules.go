@@ -26,7 +26,7 @@ type schedules struct {
 	app.Actor
 }
 
-// Command returns the schedules command.
+// Command returns the schedules command, which lists and changes recurring tasks.
 func Command(a *app.App) *cobra.Command {
 	x := &schedules{App: a}
 	c := &cobra.Command{

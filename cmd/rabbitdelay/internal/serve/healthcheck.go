@@ -22,7 +22,7 @@ import (
 // healthTimeout is the timeout of a healthcheck. It is below Docker's default timeout of 30 s.
 const healthTimeout = 10 * time.Second
 
-// HealthCommand returns the healthcheck command.
+// HealthCommand returns the healthcheck command, which asks a serve on the same machine whether it runs.
 func HealthCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "healthcheck [URL]",

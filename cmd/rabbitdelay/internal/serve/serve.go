@@ -42,7 +42,7 @@ type serveRun struct {
 	relay   relayPart
 }
 
-// Command returns the serve command.
+// Command returns the serve command, which runs the relay, the console, the HTTP API and metrics.
 func Command(a *app.App) *cobra.Command {
 	r := &serveRun{App: a, relay: relayPart{App: a}}
 	c := &cobra.Command{

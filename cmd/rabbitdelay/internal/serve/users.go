@@ -25,7 +25,7 @@ type usersRun struct {
 	role string
 }
 
-// UsersCommand returns the users command.
+// UsersCommand returns the users command, which changes the users file of serve.
 func UsersCommand(a *app.App) *cobra.Command {
 	r := &usersRun{App: a}
 	c := &cobra.Command{

@@ -195,8 +195,8 @@ func (c *collector) probes(ctx context.Context) error {
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// These limits keep a slow management API from preventing Take's checks over AMQP. Their sum is below 10 s, because
-// about that long after the start, commands and the console show what AMQP knows.
+// These limits keep a slow management API from preventing Take's checks over AMQP. Their sum is below 10 s, so that
+// commands and the console show what AMQP knows after about that time, even if the management API does not answer.
 const (
 	inspectionPatience = 5 * time.Second // for the first requests, which are sent together
 	furtherPatience    = 4 * time.Second // for all later requests together

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 )
 
-// MigrateCommand returns the migrate command.
+// MigrateCommand returns the migrate command, which creates or updates rabbitdelay's tables.
 func MigrateCommand(a *app.App) *cobra.Command {
 	var db *string
 	printOnly := false

@@ -17,7 +17,7 @@ import (
 
 type tasks struct{ *app.App }
 
-// Command returns the tasks command.
+// Command returns the tasks command, which lists and changes scheduled tasks.
 func Command(a *app.App) *cobra.Command {
 	x := &tasks{a}
 	c := &cobra.Command{

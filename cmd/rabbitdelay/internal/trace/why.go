@@ -25,7 +25,7 @@ const noError = "no error is recorded"
 // Words translates a text. Its parameters are the English text and the values for the text's placeholders, %s.
 type Words func(english string, args ...any) string
 
-// inEnglish is the Words for English. It only fills in the placeholders.
+// inEnglish implements Words for English. It only fills in the placeholders.
 func inEnglish(english string, args ...any) string {
 	if len(args) == 0 {
 		return english

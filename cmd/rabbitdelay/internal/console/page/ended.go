@@ -145,8 +145,8 @@ func summaryOf(l *language, e taskview.CompletionStats) string {
 	return strings.Join(parts, l.text(", "))
 }
 
-// barHeight returns the height of a bar in percent. The bar of a count above zero is at least as high as least, so that
-// it is visible.
+// barHeight returns the height of a bar in percent. The bar of a count above zero has at least the given minimum
+// height, so that it is visible.
 func barHeight(n, most int64, least float64) float64 {
 	if n == 0 {
 		return 0

@@ -196,7 +196,7 @@ func (in *fields) duration(name string) time.Duration {
 	return d
 }
 
-// number parses a whole number from 1 to most. It returns fallback if the field is empty.
+// number parses a whole number from 1 to the given maximum. It returns fallback if the field is empty.
 func (in *fields) number(name string, fallback, most int) int {
 	s := in.get(name)
 	if s == "" || in.err != nil {

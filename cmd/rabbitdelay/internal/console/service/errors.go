@@ -46,7 +46,7 @@ var (
 // ErrNotRecorded means that the audit entry could not be written, so the change was not made.
 var ErrNotRecorded = errors.New("nothing was done, because the change could not be recorded in the audit")
 
-// within returns a *FieldError unless n is between 1 and most.
+// within returns a *change.FieldError unless n is between 1 and the given maximum.
 func within(field string, n, most int) error {
 	if n < 1 || n > most {
 		return &change.FieldError{Field: field, Reason: fmt.Sprintf("%s is %d; expected 1 to %d", field, n, most)}

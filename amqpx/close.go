@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
-// CloseError is returned by Close if its context ended before messages were confirmed or handlers had returned, and
-// these were therefore cut off. errors.Is and errors.As find the context's error and the errors in Messages.
+// CloseError is returned by Close if the end of its context cut off messages that were not yet confirmed, or handlers
+// that had not yet finished. errors.Is and errors.As find the context's error and the errors in Messages.
 type CloseError struct {
 	// Unconfirmed counts the messages whose send failed after Close's context had ended, or had not returned when Close
 	// did. It includes the retries and dead letters of consumers.

@@ -141,9 +141,8 @@ type Config struct {
 	// holds it until then. With a lead, neither the strategy's resolution nor the broker's own lateness makes a
 	// message late as long as they are shorter than the lead. The default is 0, the maximum is a minute.
 	//
-	// A message is delivered up to a second earlier than that if it then passes through fewer delay queues. Most
-	// delays below a minute then need only one queue, which costs the broker less than any resolution without a
-	// lead.
+	// A message is delivered up to a second earlier than its lead if it then passes through fewer delay queues. Most
+	// delays below a minute then need only one queue, which costs the broker less than any resolution without a lead.
 	//
 	// Only consumers that hold messages may consume from such queues: those of this package, and others that implement
 	// docs/wire.md. A Lead in Destinations takes precedence. For exchanges and broker-named reply queues, only a Lead

@@ -24,8 +24,8 @@ import (
 // Consume survives lost connections, and even the deletion of the queue, which it declares and binds again. Until it
 // has started to consume for the first time, a refusal by the broker that lasts for 2 s is final, and the error wraps
 // an *amqp091.Error. Examples are refused credentials or access, conflicting arguments, and a queue that is exclusive
-// to another connection, or that is missing and that the user is not allowed to declare. After that, Consume retries
-// indefinitely and logs the failure once a minute.
+// to another connection, or that is missing and that the user is not allowed to declare. Once it has started, Consume
+// retries indefinitely and logs the failure once a minute.
 //
 // The broker closes the whole connection (error 541) when a client consumes from a queue whose process is gone. Consume
 // then continues on a separate connection for this queue, so that the client's other consumers keep their connection,
@@ -38,7 +38,7 @@ import (
 // A message is acknowledged only after its handler has returned nil, or after the broker has confirmed its retry
 // or its dead letter.
 //
-// Consume wraps these errors in a *ConsumeError, which errors.As finds. To consume several queues, use ConsumeAll.
+// Consume wraps its errors in a *ConsumeError, which errors.As finds. To consume several queues, use ConsumeAll.
 func (c *Client) Consume(ctx context.Context, queue string, handler Handler, opts ...ConsumeOption) error {
 	return c.ConsumeAll(ctx, Consumer{queue, handler, opts})
 }

@@ -95,10 +95,10 @@ func (d *Delivery) ApplyPolicy(err error) error {
 }
 
 // RetryDelay returns how long the message will wait for its next delivery if the handler returns err: the delay of
-// Snooze or RetryIn, or the consumer's back-off. Every call returns the same delay. A delay of 0 with true means that
-// the handler will run again immediately, in the same attempt (topology.Retry.ImmediateRetries). RetryDelay returns
-// false if there will be no further delivery after a delay, because err rejects or requeues the message, this was its
-// last attempt, or the Delivery was not received by Consume.
+// Snooze or RetryIn, or the consumer's back-off. Repeated calls with the same error return the same delay. A delay of 0
+// with true means that the handler will run again immediately, in the same attempt (topology.Retry.ImmediateRetries).
+// RetryDelay returns false if there will be no further delivery after a delay, because err rejects or requeues the
+// message, this was its last attempt, or the Delivery was not received by Consume.
 func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
 	if d.received == nil || err == nil {
 		return 0, false

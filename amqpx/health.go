@@ -177,7 +177,7 @@ func consumerStatsOf(s *consume.Stats) ConsumerStats {
 	}
 	switch {
 	case s.State == consume.Consuming && s.Blocked > 0:
-		out.Reason = "their database is unavailable" // its error may contain the names of the database's user and host
+		out.Reason = "the handlers' database is unavailable" // the error may contain the names of the database's user and host
 	case s.Err != nil:
 		out.Reason = s.Err.Error()
 	}

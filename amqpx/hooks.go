@@ -58,7 +58,7 @@ const (
 	OutcomeDeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
 	OutcomeRequeued     Outcome = "requeued"      // returned to the queue by Requeue, or because no retry or dead letter could be published
 	OutcomeReturned     Outcome = "returned"      // arrived before its due time: published again for the rest of its delay
-	OutcomeLost         Outcome = "lost"          // the connection was lost before it was settled, so the broker will redeliver the message
+	OutcomeLost         Outcome = "lost"          // the connection was lost before the message was settled, so the broker will redeliver it
 )
 
 // HandleEnd is the result of handling and settling one delivery.

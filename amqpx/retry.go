@@ -16,8 +16,8 @@ func Reject(err error) error {
 	return &consume.RejectError{Err: err}
 }
 
-// IsRejected reports whether err was made by Reject. It is for wrappers of a Handler that keep their own record of
-// what happens to a message.
+// IsRejected reports whether err is or wraps an error that Reject returned. It is for wrappers of a Handler that keep
+// their own record of what happens to a message.
 func IsRejected(err error) bool {
 	_, ok := errors.AsType[*consume.RejectError](err)
 	return ok
@@ -41,8 +41,8 @@ func RetryIn(d time.Duration, err error) error {
 // RetryIn describes what happens if the strategy does not support the delay.
 func Snooze(d time.Duration) error { return &consume.SnoozeError{Delay: consume.UsableDelay(d)} }
 
-// IsSnoozed reports whether err was made by Snooze. It is for wrappers of a Handler that keep their own record of
-// what happens to a message.
+// IsSnoozed reports whether err is or wraps an error that Snooze returned. It is for wrappers of a Handler that keep
+// their own record of what happens to a message.
 func IsSnoozed(err error) bool {
 	_, ok := errors.AsType[*consume.SnoozeError](err)
 	return ok
@@ -65,8 +65,8 @@ func Requeue(err error) error {
 	return &consume.RequeueError{Err: err}
 }
 
-// IsRequeued reports whether err was made by Requeue. It is for wrappers of a Handler that keep their own record
-// of what happens to a message.
+// IsRequeued reports whether err is or wraps an error that Requeue returned. It is for wrappers of a Handler that keep
+// their own record of what happens to a message.
 func IsRequeued(err error) bool {
 	_, ok := errors.AsType[*consume.RequeueError](err)
 	return ok

@@ -301,7 +301,7 @@ type inbox struct {
 	backlog []codec.Frame
 }
 
-// put handles a frame now, or queues it behind a delayed one.
+// put handles a frame as the Controls decide, or queues it behind a delayed one.
 func (in *inbox) put(c *conn, f codec.Frame, handle func(codec.Frame)) {
 	if in.stalled {
 		in.backlog = append(in.backlog, f)

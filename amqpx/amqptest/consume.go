@@ -88,8 +88,8 @@ func (ch *channel) message(m method, about string, msg *rabbit.Message, args ...
 	ch.conn.send(ch.id, m, about, encode(args...), header(p), p.Body)
 }
 
-// overdue closes the channel if a delivery was not acknowledged in time. Since RabbitMQ 4.3, it only cancels the
-// consumer, and closes the channel if there is no consumer to cancel.
+// overdue closes the channel if a delivery was not acknowledged in time. Since RabbitMQ 4.3, it cancels the consumer
+// instead, and closes the channel only if there is no consumer to cancel.
 func (ch *channel) overdue() {
 	if ch.closing || ch.conn.ended {
 		return

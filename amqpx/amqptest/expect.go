@@ -234,9 +234,9 @@ const (
 // expires first, RunUntilIdle fails the test immediately and shows what is still pending. With consumers that retry
 // forever, or with recurring tasks, the server never becomes idle.
 //
-// Each function in more returns the time at which something outside the server is due next, such as the next pending
-// task of a store, or the zero time if nothing is due; see docs/testing.md. If something stays overdue, such as a task
-// that has no consumer, the server never becomes idle.
+// The parameter more has functions that each return the time at which something outside the server is due next, such as
+// the next pending task of a store, or the zero time if nothing is due; see docs/testing.md. If something stays
+// overdue, such as a task that has no consumer, the server never becomes idle.
 func (s *Server) RunUntilIdle(t testing.TB, limit time.Duration, more ...func() time.Time) {
 	t.Helper()
 	end := time.Now().Add(limit)

@@ -223,8 +223,8 @@ func (s *Server) Connect() (*amqp.Connection, error) {
 	}})
 }
 
-// Listen makes the server also accept clients from other processes on a socket on 127.0.0.1, and returns its URL. It
-// may be called several times. Sockets do not work inside a testing/synctest bubble.
+// Listen makes the server also accept clients from other processes on a socket on 127.0.0.1, and returns the URL of the
+// socket. It may be called several times. Sockets do not work inside a testing/synctest bubble.
 func (s *Server) Listen() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

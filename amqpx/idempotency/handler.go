@@ -47,10 +47,11 @@ const maxKey = 255
 // receive the same message concurrently, one of them commits. The others wait for it in the database and then skip the
 // message, or take over if it failed.
 //
-// The handler returns the error of fn or of the database, and the message is then retried. A message without a usable
-// key is rejected with ErrKey, and the message of a task for this queue with ErrIsTask. A task for an exchange is
-// handled like any other message, so that services without the tasks table can consume it. One of the exchange's queues
-// needs schedule.Handler. If fn panics, the transaction is rolled back and the panic continues.
+// The handler returns the error of fn or of the database, and the message is then retried. While the database is
+// unavailable, the handler waits for up to a minute, and then snoozes the message, which uses up no attempt. A message
+// without a usable key is rejected with ErrKey, and the message of a task for this queue with ErrIsTask. A task for an
+// exchange is handled like any other message, so that services without the tasks table can consume it. One of the
+// exchange's queues needs schedule.Handler. If fn panics, the transaction is rolled back and the panic continues.
 //
 // Without fn, or with a nil database or option, Handler returns nil, which Consume reports as an error. For a pgx pool,
 // use pgxtx.IdempotentHandler or service.IdempotentHandler, which adapts to the service's database.

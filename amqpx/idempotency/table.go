@@ -99,10 +99,10 @@ func (r Retention) validate() error {
 }
 
 // Purge deletes the records that are older than olderThan and returns how many were deleted. Each batch is found by an
-// index and deleted by one statement in its own transaction, so that no lock is held for long. Purge refuses an age
-// that is negative or below a microsecond, because it would delete the records of messages that may still be delivered
-// again. An age of 0 deletes all records. If another error occurs, the returned number counts the records that were
-// deleted before it.
+// index and deleted by one statement in its own transaction, so that no lock is held for long. Purge refuses a negative
+// age, and an age of less than a microsecond, which is probably a number without a unit: it would delete the records of
+// messages that may still be delivered again. An age of exactly 0 deletes all records. If another error occurs, the
+// returned number counts the records that were deleted before it.
 func Purge(ctx context.Context, db Database, olderThan time.Duration, batch int) (int64, error) {
 	if reason := units.Duration(olderThan); reason != "" {
 		return 0, fmt.Errorf("purging processed messages: age: %s", reason)

@@ -18,8 +18,8 @@ import (
 // Republish sends a message that another program published and that is not in a queue (but in the plugin's table, for
 // example), so that it reaches its destination at the given time. The message keeps its id, properties, body,
 // timestamp, user-id and headers, including rabbitdelay's own headers. It becomes persistent. UnsupportedProperties
-// returns the parts that are left out. If the time at was computed with another clock, offset says how far that clock
-// is ahead of this process's.
+// returns the parts that are left out. The parameter at is the due time. If another clock was used to compute it,
+// offset says how far that clock is ahead of this process's.
 //
 // Errors are the same as for Client.Send. The broker refuses a user-id that is not the connection's user.
 func Republish(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
@@ -96,8 +96,8 @@ func (r *Rehearsal) Republish(ctx context.Context, raw amqp.Delivery, to topolog
 }
 
 // Dial opens one connection in the same way as amqpx.Open. It tries Config.URL and URLs in random order, uses the first
-// node that answers, and declares nothing. The caller closes the connection. If no node answers, the error contains an
-// *amqpx.DialError for each.
+// node that accepts a connection, and declares nothing. The caller closes the connection. If no node accepts one, the
+// error contains an *amqpx.DialError for each.
 func Dial(ctx context.Context, cfg amqpx.Config) (*amqp.Connection, error) {
 	return cfg.Internals(inner.Access{}).Dial(ctx)
 }

@@ -63,7 +63,7 @@ type RequeueOptions struct {
 	// Tasks decides what happens to the dead letters of tasks. *schedule.Store implements it. Without it these messages
 	// stay in the queue, because a message alone does not revive a task.
 	Tasks TaskStore
-	// Progress is called after each message has been examined.
+	// Progress is called with the current report after each message has been processed.
 	Progress func(RequeueReport)
 }
 
@@ -71,8 +71,8 @@ type RequeueOptions struct {
 type TaskStore interface {
 	// RequeueDead decides what to do with the dead letter l. With RequeueSent the message is sent. RequeueRevived means
 	// that the task's row is pending again, so the dead letter can be removed. RequeueRemoved means that the task is
-	// over or has a newer message, so the dead letter can be removed. RequeueStayed, or any other value, means that
-	// the message stays in the queue, and why then gives the reason. With dryRun set, it changes nothing.
+	// over or has a newer message, so the dead letter can be removed. RequeueStayed, or any other value, means that the
+	// message stays in the queue for the reason in the returned string. If dryRun is true, RequeueDead changes nothing.
 	RequeueDead(ctx context.Context, l *DeadLetter, dryRun bool) (outcome RequeueOutcome, why string, err error)
 }
 
@@ -275,7 +275,7 @@ type requeue struct {
 	failed  int                                // number of messages that their destination refused
 }
 
-// run takes the messages in batches and puts back the ones that stay.
+// run takes the messages in batches, processes them, and puts back the ones that stay.
 func (r *requeue) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, r.src.end(r.taken)) }() // put the messages back even if Save panics
 	for err == nil && r.rep.Examined < r.rep.Total && !r.full() {
@@ -293,8 +293,8 @@ func (r *requeue) run(ctx context.Context) (err error) {
 // full reports whether the limit has been reached.
 func (r *requeue) full() bool { return r.o.Limit > 0 && r.tried() >= r.o.Limit }
 
-// tried returns how many messages count towards the limit: the ones that were sent and the ones that a destination
-// refused.
+// tried returns how many messages count towards the limit: the ones that have left the queue and the ones that a
+// destination refused.
 func (r *requeue) tried() int { return r.rep.Gone() + r.failed }
 
 const (

@@ -80,8 +80,8 @@ func (q *queueSource) hangUp() {
 	_ = wait.Done(q.forced, func() error { wire.CloseConn(q.conn); return nil })
 }
 
-// count counts a queue's ready messages and consumers. For a queue without a leader, which the broker counts as empty, it
-// returns a *live.UnavailableError.
+// count counts a queue's ready messages and consumers. For a queue without a leader, which the broker counts as empty,
+// it returns a *live.UnavailableError.
 func count(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, queue string) (amqp.Queue, error) {
 	q, err := channels.Count(ctx, ch, queue)
 	if err != nil || q.Messages+q.Consumers > 0 {

@@ -278,7 +278,7 @@ func syncFolder(dir string) error {
 }
 
 // Save appends messages to the file and returns nil once they are safely on disk. After an error, none of the messages
-// are in the file, and every later call returns an error.
+// are in the file, unless truncating it failed as well, which the error then says. Every later call returns an error.
 func (s *SaveFile) Save(list []SavedMessage) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

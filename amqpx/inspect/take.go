@@ -111,7 +111,7 @@ func (t *taker) arrived(ctx context.Context, from <-chan amqp.Delivery, n int) (
 	return taken
 }
 
-// ask runs a request, and explains the error if the channel was closed.
+// ask runs a request with a time limit of syncTimeout, and explains its error.
 func (t *taker) ask(ctx context.Context, request func() error) error {
 	one, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
@@ -147,8 +147,8 @@ func (t *taker) holds() bool {
 	return slices.ContainsFunc(t.lots, func(tags []uint64) bool { return len(tags) > 0 })
 }
 
-// putBack puts the held messages back into the queue, in order. It waits until each group has arrived before it puts the
-// next one back, because a broker with more than 32 pending returns to a quorum queue reorders them.
+// putBack puts the held messages back into the queue, in order. It waits until each group has arrived before it puts
+// the next one back, because a broker with more than 32 pending returns to a quorum queue reorders them.
 func (t *taker) putBack() error {
 	if !t.holds() {
 		return nil
@@ -166,9 +166,9 @@ func (t *taker) putBack() error {
 	return err
 }
 
-// seen waits up to about a second until want messages are ready, and returns how many are. A quorum queue answers
-// before it has put messages back, and a run that starts at that moment would find none. The messages may never become
-// ready, because another consumer may have taken them.
+// seen waits until at least the given number of messages are ready, for up to about a second, and returns how many are.
+// A quorum queue answers before it has put messages back, and a run that starts at that moment would find none. The
+// messages may never become ready, because another consumer may have taken them.
 func (t *taker) seen(want int) (there int, err error) {
 	for try := range 50 {
 		if there, err = t.ready(); err != nil || there >= want || t.unseen {

@@ -289,7 +289,7 @@ func (t *transaction) QueryRowContext(ctx context.Context, query string, args ..
 	return sqldb.OneRow(t.QueryContext(ctx, query, args...))
 }
 
-// Own returns the pgx.Tx for the application's function.
+// Own returns the pgx.Tx for the application's function. It begins the transaction if there was no statement before.
 func (t *transaction) Own(ctx context.Context) (any, error) {
 	var err error
 	if t.tx == nil {

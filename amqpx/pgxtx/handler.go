@@ -29,7 +29,7 @@ func TaskHandler(pool *pgxpool.Pool, fn Func, opts ...schedule.HandlerOption) am
 	return schedule.Handler(Database(pool), fn.handed, opts...)
 }
 
-// LeaseFunc is schedule.LeaseFunc, except that complete gets a pgx.Tx.
+// LeaseFunc is like schedule.LeaseFunc, but the function that it returns gets a pgx.Tx.
 type LeaseFunc func(ctx context.Context, d *amqpx.Delivery, key string) (complete Func, err error)
 
 // LeaseHandler is like schedule.LeaseHandler, but passes a pgx.Tx to the function that fn returns. It accepts the same

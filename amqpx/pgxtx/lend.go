@@ -10,8 +10,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Lend returns a transaction that the application's function cannot end, and a function that reports whether it tried
-// to. The application's function may create and release savepoints in that transaction.
+// Lend returns a transaction that the application's function cannot end, and a function that reports whether the
+// application's function tried to end it, or took the connection and so may have ended it. The application's function
+// may create and release savepoints in that transaction.
 func (t *transaction) Lend(context.Context) (sqldb.Tx, func() bool) {
 	l := &lentTransaction{transaction: t}
 	return l, func() bool { return l.ended }

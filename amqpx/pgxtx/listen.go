@@ -15,9 +15,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// Listener returns a listener that wakes a relay by LISTEN and NOTIFY. It opens a connection with connect, and closes
-// it when the listener stops. The stores that New returns already have a listener. Use this function for a store on
-// database/sql.
+// Listener returns a listener that wakes a relay by LISTEN and NOTIFY. It opens a connection by calling connect, and
+// closes it when the listener stops. The stores that New returns already have a listener. Use this function for a store
+// on database/sql.
 //
 // A pooler in transaction mode does not deliver notifications. If a pooler answers in place of the server, the listener
 // therefore first sends itself a notification from a second connection. If this notification does not arrive, the
@@ -69,8 +69,8 @@ func (l listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	return l(ctx)
 }
 
-// begin starts to listen for tasks on a connection. LISTEN is the last statement, so that an administrator can recognise
-// the connection in pg_stat_activity.
+// begin starts to listen for tasks on a connection. LISTEN is the last statement, so that an administrator can
+// recognise the connection in pg_stat_activity.
 func begin(ctx context.Context, conn *pgx.Conn) error {
 	connecting, cancel := context.WithTimeout(ctx, listenConnect)
 	defer cancel()

@@ -28,13 +28,13 @@ func (s *Service) Consume(queue string, handler amqpx.Handler, opts ...amqpx.Con
 }
 
 // Run runs the given parts. With a database it also runs the relay of tasks (schedule.Store.Run) and the purge of
-// idempotency records. It runs until a part fails permanently, ctx ends, or the process receives SIGTERM or SIGINT. It
-// then shuts down in order and closes what Open has opened. First, all parts stop accepting work and finish what they
-// have started. During that time they may still send and schedule. Then Run waits until sent messages are confirmed,
-// and finally the connections and the database are closed. The shutdown takes at most DrainTimeout. A second signal
-// cuts it short, and a third terminates the process immediately.
+// idempotency records. It runs until a part fails permanently, all parts have returned, ctx ends, or the process
+// receives SIGTERM or SIGINT. It then shuts down in order and closes what Open has opened. First, all parts stop
+// accepting work and finish what they have started. During that time they may still send and schedule. Then Run waits
+// until sent messages are confirmed, and finally the connections and the database are closed. The shutdown takes at
+// most DrainTimeout. A second signal cuts it short, and a third terminates the process immediately.
 //
-// Run returns nil if it was asked to stop and everything was finished; see the package comment.
+// Run returns nil if no part failed and everything was finished; see the package comment.
 func (s *Service) Run(ctx context.Context, parts ...Part) error {
 	running, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -78,7 +78,8 @@ var (
 	errForced  = fmt.Errorf("%w by a second signal", ErrCutOff)
 )
 
-// start runs the parts, and closes idle when all of them have returned. The slice errs may be read after that.
+// start runs the parts, and closes idle when all of them have returned. The slice errs may be read after that. If a
+// part fails, start calls end with its error.
 func (s *Service) start(ctx context.Context, end context.CancelCauseFunc, parts []Part) (errs []error, idle <-chan struct{}) {
 	errs = make([]error, len(parts))
 	var wg sync.WaitGroup

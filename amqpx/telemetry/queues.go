@@ -14,10 +14,11 @@ import (
 )
 
 // ObserveQueues reports the messages in the queues of the destinations, in their dead-letter queues and in the parked
-// queue, until the registration is unregistered. Queues that the client consumes are included even if their destinations
-// are not given. Their dead-letter queues are included if they have the default name. ObserveQueues reads at most
-// Config.MaxDestinations queues, with Client.QueueInfo, at most once per Config.Interval. Like ObserveStore, it reads
-// in the background. Queues that do not exist, do not answer, or that the user is not allowed to examine are left out.
+// queue, until the registration is unregistered. Queues that the client consumes are included even if their
+// destinations are not given. Their dead-letter queues are included if they have the default name. ObserveQueues reads
+// at most Config.MaxDestinations queues and their dead-letter queues, with Client.QueueInfo, at most once per
+// Config.Interval. Like ObserveStore, it reads in the background. Queues that do not exist, do not answer, or that the
+// user is not allowed to examine are left out.
 func (t *Telemetry) ObserveQueues(c *amqpx.Client, given []topology.Destination, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	m := &maker{meter: t.meter, own: attributes}
 	ready := m.gauge("rabbitdelay.queue.ready", "{message}", "Messages in a destination's queue that wait for a consumer.")

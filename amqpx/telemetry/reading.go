@@ -28,7 +28,8 @@ const (
 	restFactor  = 9 // the pause after a read is at least this many times its duration
 )
 
-// recent returns the values and reports whether they are recent enough to be used.
+// recent returns the values and reports whether they are recent enough to be used. It waits for a running read for up
+// to the duration patience.
 func (r *reading[T]) recent(ctx context.Context) (value T, ok bool) {
 	wait := r.refresh()
 	t := time.NewTimer(patience)

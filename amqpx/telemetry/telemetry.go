@@ -55,8 +55,9 @@ type Config struct {
 	// default is 200. All further destinations are recorded as "_OTHER". If it is above 200, also raise the SDK's limit
 	// of 2000 attribute sets for each instrument.
 	MaxDestinations int
-	// Interval is the maximum age of the values that are read from the database and from queues, from 1 s to 1 h; the
-	// default is 30 s. Reads are spaced so that they take at most a tenth of the time.
+	// Interval is the pause between two reads of the database or of queues, from 1 s to 1 h; the default is 30 s. The
+	// pause is longer if reads are slow, so that they take at most a tenth of the time. If reads fail, the last values
+	// are reported for up to three intervals and 90 s.
 	Interval time.Duration
 }
 

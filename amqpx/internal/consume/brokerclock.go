@@ -20,8 +20,8 @@ type brokerClock struct {
 
 const (
 	askTimeout = 5 * time.Second
-	// askEvery is how long an answer is valid, and askRefused is how long the client waits after a request that
-	// failed.
+	// askEvery is how long the client waits after a request that succeeded before it asks again, and askRefused after
+	// one that failed.
 	askEvery   = 5 * time.Minute
 	askRefused = time.Minute
 )
@@ -50,7 +50,7 @@ func (b *brokerClock) ask(request func() error) <-chan struct{} {
 }
 
 // askClock asks the broker for its time unless that was done recently. It returns a channel that is closed when the
-// answer has been recorded, or nil if there is no current request.
+// current request has ended and its answer, if any, has been recorded, or nil if there is none.
 func (a *Consumers) askClock() <-chan struct{} {
 	return a.clock.ask(func() error {
 		err := a.askTime()

@@ -17,7 +17,7 @@ type buffer struct {
 	ready deliveryHeap // waiting for a handler slot
 	aside []*Delivery  // set aside while this consumer handles an earlier delivery of the same message
 	early []*Delivery  // to be sent back to the broker
-	worn  []*Delivery  // to be renewed, in order of arrival; some of these are in held as well
+	worn  []*Delivery  // to be renewed; some of these are in held as well
 
 	count, bytes int // totals over all lists
 }
@@ -160,7 +160,8 @@ func (b *buffer) release(now time.Time) {
 	b.aside = nil
 }
 
-// oldest returns the time since which the first ready delivery has waited for a slot, or the zero time if none is ready.
+// oldest returns the time since which the first ready delivery has waited for a slot, or the zero time if none is
+// ready.
 func (b *buffer) oldest() time.Time {
 	if len(b.ready) == 0 {
 		return time.Time{}

@@ -44,7 +44,7 @@ func (k *Consumer) connection(ctx context.Context) (*Session, error) {
 }
 
 // startOn starts a broker consumer on a subscription. If the broker closes the connection because of that, startOn
-// gives this consumer its own connection.
+// gives this consumer its own connection for the next attempt, and returns an error.
 func (k *Consumer) startOn(s *subscription, b brokerConsumer) (<-chan amqp.Delivery, error) {
 	patience, cancel := context.WithTimeout(s.live, startPatience)
 	defer cancel()

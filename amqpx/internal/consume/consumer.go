@@ -87,8 +87,9 @@ func (a *Consumers) New(set Settings) *Consumer {
 // queue returns the consumer's queue as a destination.
 func (k *Consumer) queue() topology.Destination { return topology.Destination{Queue: k.set.Queue} }
 
-// Run consumes until ctx ends or the client is closed (Config.Stop), and then waits for the running handlers. It also
-// ends, with an error, if the consumer cannot start.
+// Run consumes until ctx ends or the client is closed (Config.Stop), and then waits for the running handlers. Its error
+// wraps ErrDrainTimeout if some of them are still running after the drain time. It also ends, with an error, if the
+// consumer cannot start.
 func (k *Consumer) Run(ctx context.Context) error {
 	if err := k.all.begin(k); err != nil {
 		return err
@@ -173,8 +174,8 @@ func (k *Consumer) stepAside(s *subscription) {
 }
 
 // unsubscribe closes the subscription after the messages that were not handled have been returned to the queue. It
-// waits for the broker for at most wire.CloseWait, and stops waiting when the drain time (which is short in a process
-// that must end quickly) or Close's context has ended.
+// waits for the broker for at most wire.CloseWait, or for the drain time if that is shorter, as in a process that must
+// end quickly. It stops waiting when Close's context ends.
 func (k *Consumer) unsubscribe(s *subscription, returned <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(k.all.cfg.Forced, min(wire.CloseWait, k.set.Drain))
 	defer cancel()

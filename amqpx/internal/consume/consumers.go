@@ -91,8 +91,8 @@ func newSession(_ context.Context, s *wire.Session) (*Session, error) {
 	return &Session{Session: &declare.Session{Session: s}, starts: wait.NewMutex()}, nil
 }
 
-// Begin registers an operation, for which Wait waits until end is called. It returns wire.ErrClosed once Wait has been
-// called.
+// Begin registers an operation. Wait waits until the operation calls the returned function. Begin returns
+// wire.ErrClosed once Wait has been called.
 func (a *Consumers) Begin() (end func(), err error) { return a.work.Done, a.begin(nil) }
 
 // begin registers a consumer or, if k is nil, another operation. It opens the shared connection for the first consumer.
@@ -123,7 +123,7 @@ func (a *Consumers) end(k *Consumer) {
 	a.work.Done()
 }
 
-// Wait refuses further consumers and operations. It then calls stop, and returns when all of them have finished.
+// Wait calls stop, and returns when all registered consumers and operations have finished. No more can be registered.
 func (a *Consumers) Wait(stop func()) {
 	a.mu.Lock()
 	a.closed = true
@@ -148,8 +148,8 @@ func (a *Consumers) Abandoned() int { return int(a.abandoned.Load()) }
 // Status returns the status of the shared connection.
 func (a *Consumers) Status() wire.Status { return a.link.Status() }
 
-// ClockBehind returns the time at which this process's clock was first seen behind the clocks of brokers and publishers,
-// and whether it is behind now.
+// ClockBehind returns the time at which this process's clock was first seen behind the clocks of brokers and
+// publishers, and whether it is behind now.
 func (a *Consumers) ClockBehind() (since time.Time, behind bool) {
 	_, since, behind = a.clocks.Behind(a.cfg.Now())
 	return since, behind

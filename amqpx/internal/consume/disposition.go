@@ -40,8 +40,8 @@ func dispose(act action, reason string, err error) disposition {
 	return disposition{act: act, reason: reason, err: err, text: err.Error()}
 }
 
-// dispositionOf returns the disposition that an error requests, as RetryInError does. If the error requests none, the
-// action is actRetry, and asks is false.
+// dispositionOf returns the disposition that an error such as *RetryInError requests. If the error requests none, the
+// action is actRetry, and the second result is false.
 func dispositionOf(err error) (p disposition, asks bool) {
 	retry, retryIn := errors.AsType[*RetryInError](err)
 	snooze, snoozed := errors.AsType[*SnoozeError](err)

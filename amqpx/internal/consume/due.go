@@ -13,10 +13,12 @@ import (
 
 // dueCheck is the result of checking when a delivery's handler may start.
 type dueCheck struct {
-	at     time.Time     // when the handler may start
-	early  bool          // the delivery must be sent back to the broker at that time, because it will still be too early
-	doubt  bool          // the start time may turn out to be earlier: see duecheck.Decision
-	offset time.Duration // the clock that its due time was computed with, minus this process's clock
+	at    time.Time // when the handler may start
+	early bool      // the delivery must be sent back to the broker at that time, because it will still be too early
+	doubt bool      // the start time may turn out to be earlier: see duecheck.Decision
+	// offset is how far the clock that the due time was computed with is ahead of the publisher's clock, and by
+	// assumption of this process's.
+	offset time.Duration
 }
 
 // checkDue decides when the handler of a delivery that has just arrived may start. It adds the wait to a time that it
@@ -63,8 +65,8 @@ func arrivalOf(raw *amqp.Delivery) duecheck.Arrival {
 	return a
 }
 
-// lastExpiry returns the time at which the message left its last delay queue, by the broker's clock in whole seconds, or
-// the zero time if it passed through none. The broker lists the latest death first.
+// lastExpiry returns the time at which the message left its last delay queue, by the broker's clock in whole seconds,
+// or the zero time if its last death was not an expiry. The broker lists the latest death first.
 func lastExpiry(headers amqp.Table) time.Time {
 	deaths, _ := headers["x-death"].([]any)
 	if len(deaths) == 0 {

@@ -15,8 +15,8 @@ func newBusyIDs() busyIDs {
 	return busyIDs{mu: &sync.Mutex{}, count: map[string]int{}, ended: make(chan struct{}, 1)}
 }
 
-// mark records that a message is being handled. If the message is a redelivery and an earlier delivery of it is
-// still being handled, mark records nothing and returns false.
+// mark records that a message is being handled. If the message is a redelivery and an earlier delivery of it is still
+// being handled, mark records nothing and returns false. It never refuses a message without an id.
 func (b *busyIDs) mark(d *Delivery) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

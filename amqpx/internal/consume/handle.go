@@ -98,7 +98,7 @@ func (k *Consumer) attempt(ctx context.Context, d *Delivery) (p disposition, pan
 		}
 		d.immediate.Store(int32(left))
 		p, panicked = k.runOnce(ctx, d)
-		if left == 0 || p.act != actRetry || p.delay > 0 { // only an error that requests nothing is repeated
+		if left == 0 || p.act != actRetry || p.delay > 0 { // run the handler again only after an error that requests nothing
 			return p, panicked
 		}
 		k.log.Debug("a handler failed; it is run again immediately", zap.String("id", d.ID), zap.String("error", p.text))

@@ -82,7 +82,7 @@ func (k *Consumer) intake(ctx context.Context, s *subscription) error {
 	return ctx.Err()
 }
 
-// start runs do in a goroutine and counts it as work of the subscription and of the consumer.
+// start runs a function for a delivery in a goroutine, and counts it as work of the subscription and of the consumer.
 func (k *Consumer) start(d *Delivery, do func(d *Delivery)) {
 	s := d.sub
 	s.work.Add(1)
@@ -94,7 +94,8 @@ func (k *Consumer) start(d *Delivery, do func(d *Delivery)) {
 	})
 }
 
-// receive buffers a message until it may be handled or, if it is far too early, until it is sent back.
+// receive buffers a message until it may be handled or, if it is far too early, until it is sent back. If the message
+// is to be held, receive may also start a request for the broker's time, or the check of the queue's delivery limit.
 func (k *Consumer) receive(raw amqp.Delivery, s *subscription) {
 	d := k.decode(raw, s)
 	if d.check.doubt && s.told == nil {

@@ -19,12 +19,12 @@ const MaxPrefetch = 65535
 // cancelled.
 const shrinkAfter = 10 * time.Second
 
-// prefetch grows a subscription's prefetch while many messages are held until their due time, so that these do not use
-// up the prefetch that is needed for messages that are ready to be handled. How many messages are held depends on the
-// lead and the message rate. The prefetch grows by additional consumers on the same channel. On a queue with a single
-// active consumer, the additional consumers receive nothing. Replacing the first consumer by one with a larger prefetch
-// would not help there: until the new one has started, the broker would activate another consumer of the queue, which
-// would change the order of messages.
+// prefetch grows a subscription's prefetch while many messages are held until their due time, so that held messages do
+// not use up the prefetch that is needed for messages that are ready to be handled. How many messages are held depends
+// on the lead and the message rate. The prefetch grows by additional consumers on the same channel. On a queue with a
+// single active consumer, the additional consumers receive nothing. Replacing the first consumer by one with a larger
+// prefetch would not help there: until the new one has started, the broker would activate another consumer of the
+// queue, which would change the order of messages.
 type prefetch struct {
 	total    int // prefetch of all consumers together
 	extra    []brokerConsumer
@@ -87,16 +87,17 @@ func (s *subscription) fit(k *Consumer, now time.Time) {
 	}
 }
 
-// spare returns by how much the prefetch may grow: it may double, but not exceed the number of messages of the current
-// average size that fit into most bytes.
-func (p *prefetch) spare(most int, b *buffer) int {
+// spare returns by how much the prefetch may grow; it must not grow if the result is 0 or negative. The prefetch may at
+// most double, and must not exceed MaxPrefetch or the number of messages of the current average size that fit into the
+// limit for held messages, in bytes.
+func (p *prefetch) spare(limit int, b *buffer) int {
 	if b.count == 0 {
 		return 0
 	}
-	return min(p.total, MaxPrefetch-p.total, most/(b.bytes/b.count)-max(p.total, b.count))
+	return min(p.total, MaxPrefetch-p.total, limit/(b.bytes/b.count)-max(p.total, b.count))
 }
 
-// grow starts an additional consumer on the broker with a prefetch of count.
+// grow starts an additional consumer on the broker with the given prefetch.
 func (s *subscription) grow(k *Consumer, count int) {
 	b := brokerConsumer{fmt.Sprintf("%s-%d", consumerTag, len(s.prefetch.extra)+2), count}
 	s.prefetch.changing = true

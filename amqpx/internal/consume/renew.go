@@ -76,8 +76,8 @@ func (k *Consumer) mustWear(s *subscription) bool { return s.countsReturns() && 
 // lower limit, a message is lost if the connection is lost again shortly after the message has returned.
 const safeLimit = 3
 
-// checkLimit finds out whether the queue is a classic queue, and logs a warning if its delivery limit is too low for held
-// messages.
+// checkLimit finds out whether the queue is a classic queue, and logs a warning if its delivery limit is too low for
+// held messages.
 func (k *Consumer) checkLimit(s *subscription) {
 	limit := k.all.cfg.Declarer.DeliveryLimit(k.ending, s.sess.Session, k.set.Queue)
 	k.classic.Store(limit.Classic)

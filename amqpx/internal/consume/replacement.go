@@ -19,7 +19,7 @@ import (
 type replacement struct {
 	inner.Copy
 
-	outcome Outcome // the received message's outcome when this one is confirmed
+	outcome Outcome // the received message's outcome once the replacement is confirmed
 }
 
 // republished returns a copy of the message to publish again, with its body, properties and headers, but without a
@@ -64,9 +64,9 @@ func (k *Consumer) replacement(d *Delivery, p disposition) replacement {
 }
 
 // toReturn prepares a message that arrived too early, so that it waits for the rest of its delay. That does not count
-// as an attempt, and the due time stays the same. The clock that it was computed with is ahead of this process's clock
-// by p.offset. If the strategy does not support exactly the remaining delay, the message gets the route for the delay
-// that PossibleDelay returns.
+// as an attempt, and the due time stays the same. The clock that it was computed with is assumed to be ahead of this
+// process's clock by p.offset. If the strategy does not support exactly the remaining delay, the message gets the route
+// for the delay that PossibleDelay returns.
 func (k *Consumer) toReturn(r *replacement, d *Delivery, p disposition) {
 	k.log.Debug("sending back a message that arrived too early", zap.String("id", d.ID), zap.Time("due", d.DueAt))
 	r.outcome, r.DeliverAt, r.ClockOffset = Returned, d.DueAt, p.offset
@@ -139,8 +139,9 @@ func (k *Consumer) possible(d time.Duration) time.Duration {
 	return PossibleDelay(k.all.cfg.Strategy, k.set.Queue, d)
 }
 
-// PossibleDelay returns d if the strategy supports that delay. Otherwise it returns the next longer declared delay
-// (ttl), or the longest delay that the strategy supports.
+// PossibleDelay returns d if the strategy supports that delay. For a strategy that supports only declared delays (ttl),
+// it otherwise returns the next longer one or, if there is none, the longest. For any other strategy, it returns the
+// longest delay that the strategy supports.
 func PossibleDelay(s Strategy, queue string, d time.Duration) time.Duration {
 	_, err := s.Route(topology.Destination{Queue: queue}, d, 0)
 	de, ok := errors.AsType[*topology.DelayError](err)

@@ -67,7 +67,8 @@ const (
 
 // replace publishes a message in place of the received one, and acknowledges the received one when the broker has
 // confirmed the new one. Until then the received message stays unacknowledged, so it cannot be lost. If the new message
-// cannot be published, the received one is requeued. If the consumer is shutting down, there is no second try.
+// can never be published, or the client is closed, the received one is requeued. After any other error, replace tries
+// again or, if the consumer is shutting down, requeues the received message.
 //
 // Before each try, replace checks that the broker has not requeued the received message, because the new message would
 // then be a duplicate. If the broker has cancelled the consumer, no message is replaced, because the broker does not

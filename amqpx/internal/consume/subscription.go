@@ -147,7 +147,8 @@ func (k *Consumer) beginHandBack(s *subscription) (returned <-chan struct{}) {
 	return done
 }
 
-// countOthers asks the broker how many consumers the queue has in addition to this subscription's own.
+// countOthers asks the broker how many consumers the queue has in addition to this subscription's own, and records the
+// number in s.others.
 func (s *subscription) countOthers(ctx context.Context, queue string) {
 	if s.prefetch.rpc.Lock(ctx) != nil {
 		return

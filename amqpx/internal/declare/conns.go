@@ -82,7 +82,7 @@ func (p *conns) begin(f func(ctx context.Context)) bool {
 	return !p.closed
 }
 
-// Close closes the connections and stops the goroutines that use them.
+// Close closes the connections, and waits for the goroutines that use them.
 func (c *Declarer) Close() {
 	p := c.conns
 	p.mu.Lock()
@@ -116,7 +116,7 @@ type loan struct {
 }
 
 // borrow returns the shared connection to a session's broker, or, if alone is true, a connection that is not shared. If
-// the broker refuses another connection, for example because of a connection limit, borrow returns the session's own.
+// the broker permanently refuses the shared connection, borrow returns the session's own connection.
 func (p *conns) borrow(ctx context.Context, sess *Session, alone bool) (loan, error) {
 	if alone {
 		return p.borrowAlone(ctx, sess)
@@ -161,8 +161,8 @@ func (p *conns) borrowAlone(ctx context.Context, sess *Session) (loan, error) {
 	return l, nil
 }
 
-// node returns the session's own node, to which its declarations are sent. Another node of a cluster might route by a
-// new binding only later.
+// node returns where to reach the session's own node: its IP address or, with a custom dialer, the session's URL.
+// Declarations are sent to this node, because another node of a cluster might route by a new binding only later.
 func (p *conns) node(sess *Session) string {
 	if addr, ok := sess.Conn.RemoteAddr().(*net.TCPAddr); ok && p.direct {
 		return addr.String()
@@ -170,8 +170,8 @@ func (p *conns) node(sess *Session) string {
 	return sess.URL
 }
 
-// join adds a user to the shared connection. It returns nil if there is no shared connection to the session's node. A
-// session that does not publish accepts any node.
+// join adds a user to the shared connection. If there is none to the session's node, join returns nil, and closes a
+// shared connection to another node once it has no users. A session that does not publish accepts any node.
 func (p *conns) join(sess *Session) *connection {
 	p.mu.Lock()
 	d := p.shared
@@ -190,7 +190,8 @@ func (p *conns) join(sess *Session) *connection {
 	return nil
 }
 
-// connect opens a connection and counts the caller as its first user.
+// connect opens a connection and counts the caller as its first user. During the back-off after a failure, it returns
+// the last error without trying.
 func (p *conns) connect(ctx context.Context, sess *Session) (*connection, error) {
 	p.mu.Lock()
 	failed, pause := p.failed, time.Until(p.again)

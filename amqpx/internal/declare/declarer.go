@@ -66,7 +66,7 @@ type Declarer struct {
 	lookEnded bool       // the broker closed the connection during the check for the topology
 }
 
-// New returns a Declarer. Its connections are closed abruptly when the context over ends.
+// New returns a Declarer. The parameter over is a context whose end closes its connections abruptly.
 func New(over context.Context, cfg Config) *Declarer {
 	c := &Declarer{cfg: cfg, log: cfg.Wire.Log, over: over, conns: newConns(over, cfg.Wire, cfg.Direct), mu: wait.NewMutex()}
 	c.own = newOwnBindings(c)
@@ -74,14 +74,14 @@ func New(over context.Context, cfg Config) *Declarer {
 	return c
 }
 
-// Do runs f on a connection that the broker may close in reply to the requests in f. If f does not return before ctx
-// ends, Do stops using the connection.
+// Do runs f on a connection that the broker may close in reply to the requests in f. If ctx ends before f returns, Do
+// returns an error, and the connection gets no new users.
 func (c *Declarer) Do(ctx context.Context, s *Session, f func(conn *amqp.Connection) error) error {
 	return c.do(ctx, s, false, f)
 }
 
-// DoAlone works like Do, but on a connection that is not shared. Use it for requests that the broker may answer by
-// closing the connection.
+// DoAlone works like Do, but on a connection that is not shared. Use it for requests that are likely to make the broker
+// close the connection, which would disturb its other users.
 func (c *Declarer) DoAlone(ctx context.Context, s *Session, f func(conn *amqp.Connection) error) error {
 	return c.do(ctx, s, true, f)
 }
@@ -115,9 +115,9 @@ func (c *Declarer) detached(ctx context.Context, f func(ctx context.Context) err
 	return wait.Result(ctx, done)
 }
 
-// Strategy declares the parts of the strategy's topology that are missing, or only checks for them if the client is
-// not allowed to declare them. The connection must be new, and nothing may have been published on it. If ctx ends
-// first, the caller must close the connection, which stops the declarations.
+// Strategy declares the parts of the strategy's topology that are missing, or only checks for them if the client is not
+// allowed to declare them. The connection must be new, and nothing may have been published on it. If ctx ends before
+// Strategy returns, the caller must close the connection, which stops the declarations.
 func (c *Declarer) Strategy(ctx context.Context, conn *amqp.Connection) error {
 	return c.detached(ctx, func(whole context.Context) error { // also works during Close, because handlers may still send
 		if err := c.mu.Lock(ctx); err != nil {
@@ -143,8 +143,8 @@ func (c *Declarer) declareStrategy(ctx context.Context, conn *amqp.Connection, d
 	return nil
 }
 
-// ensureTopology declares a topology unless it exists. If the broker closed the connection during the check, the check
-// is not repeated; see live.Broker.Ensure.
+// ensureTopology declares a topology unless it exists. If the client must not declare, it only checks the topology. If
+// the broker closed the connection during the check, the check is not repeated; see live.Broker.Ensure.
 func (c *Declarer) ensureTopology(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
 	switch {
 	case c.cfg.OnlyLook:

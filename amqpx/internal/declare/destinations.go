@@ -105,9 +105,10 @@ func (ds *destinations) sweep() {
 	ds.sweepAt = max(minSweep, 2*len(ds.known))
 }
 
-// Ensure declares and binds a destination on its first use in a session. An error that wraps topology.ErrDestination is
-// final. Any other error may be temporary: Ensure returns it immediately if an attempt has just failed, and the caller
-// can try again after a pause.
+// Ensure declares and binds a destination on its first use in a session. Later it only starts another check in the
+// background if the last one was longer than Config.Recheck ago. An error that wraps topology.ErrDestination is final.
+// Any other error may be temporary: Ensure returns it immediately if an attempt has just failed, and the caller can try
+// again after a pause.
 func (c *Declarer) Ensure(ctx context.Context, sess *Session, dest topology.Destination) error {
 	ds := c.dests
 	for {

@@ -80,8 +80,8 @@ func saysNothing(err error) bool {
 // refuses its users for a moment.
 const accessStands = 2 * time.Second
 
-// believed runs f, and repeats it while access is refused, for up to accessStands. If the refusal was already treated
-// as permanent before, it does not run f again.
+// believed runs f, and repeats it while access is refused, for up to accessStands. If before is true, access was
+// already refused in the last attempt, and f runs only once.
 func believed(ctx context.Context, before bool, f func() error) error {
 	began := time.Now()
 	for {
@@ -115,7 +115,8 @@ var errNotApplied = errors.New("this client is not allowed to declare anything (
 var errNoAnswer = errors.New("the broker did not answer")
 
 // Final reports whether declaring again is pointless. That is the case if the broker has a different object with one of
-// the names, if the layout was not applied, or if the broker does not delay as the strategy requires.
+// the names, if the layout was not applied, if the clocks are too far apart, or if the broker does not delay as the
+// strategy requires.
 func Final(err error) bool {
 	if _, conflict := errors.AsType[*topology.ConflictError](err); conflict {
 		return true

@@ -31,8 +31,8 @@ type ownBindings struct {
 	id string
 
 	mu      sync.Mutex
-	until   map[string]ownBinding
-	sweeper bool // a goroutine is waiting to remove the bindings in until
+	until   map[string]ownBinding // by ownKey
+	sweeper bool                  // a goroutine is waiting to remove the bindings in until
 }
 
 type ownBinding struct {

@@ -17,8 +17,8 @@ import (
 // proof records that test messages were delayed until a given time. It is valid for one connection, until something is
 // declared again.
 type proof struct {
-	// ahead is the number of milliseconds by which the broker's clock is ahead of this process's clock, or 0 if it is
-	// not ahead.
+	// ahead is the greatest number of milliseconds by which the broker's clock may be ahead of this process's clock, or
+	// 0 if it is not certain to be ahead.
 	ahead int64
 }
 

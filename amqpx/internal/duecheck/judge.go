@@ -13,8 +13,8 @@
 //     that one is assumed to be wrong. A publisher whose clock is ahead explains a delay, which has the same length by
 //     every clock, but not an absolute time.
 //   - If it is earlier and no clock explains it, the broker released it too early. Send it back for the rest of its
-//     delay. After it has been sent back five times, hold it for a minute before sending it back again, so that a policy
-//     cannot create a fast loop.
+//     delay. After it has been sent back five times, hold it until it is due. If that takes longer than a minute, hold
+//     it for a minute and send it back again, so that a policy cannot create a fast loop.
 //   - If it is later than expected from its remaining lead by more than Allowed, the consumer's clock may be ahead or
 //     the publisher's behind. Hold it for the remaining lead.
 //
@@ -78,11 +78,11 @@ type Decision struct {
 // concurrent use.
 type Judge struct {
 	mu     sync.Mutex
-	base   time.Time // when the process started, by the consumer's clock as first seen or last set
-	broker reading   // the latest reading of the broker's clock
-	behind time.Time // when the consumer's clock was last seen behind both a broker's and a publisher's
-	since  time.Time // when it was first seen behind
-	by     time.Duration
+	base   time.Time     // when the process started, by the consumer's clock as first seen or last set
+	broker reading       // the latest reading of the broker's clock
+	behind time.Time     // when the consumer's clock was last seen behind both a broker's and a publisher's
+	since  time.Time     // when it was first seen behind
+	by     time.Duration // how far it was last seen behind
 }
 
 // reading is the time that a broker's clock has shown, in whole seconds, and the process's uptime at that moment.

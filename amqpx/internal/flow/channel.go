@@ -35,8 +35,8 @@ type returnedMessages struct {
 	count  int    // how many identical messages were returned, such as one id published twice
 }
 
-// openConfirmChannel opens a channel. The parameter buffer is the number of returns that can be buffered before the
-// receiver of a confirm reads them.
+// openConfirmChannel opens a channel in confirm mode. The parameter buffer is the number of returns that can be
+// buffered before the receiver of a confirm reads them.
 func openConfirmChannel(conn *amqp.Connection, buffer int) (*confirmChannel, error) {
 	ch, err := channels.Open(conn)
 	if err != nil {
@@ -62,8 +62,8 @@ func openConfirmChannel(conn *amqp.Connection, buffer int) (*confirmChannel, err
 	return c, nil
 }
 
-// use reports whether a message may be published on the channel. If so, the channel stays open at least until the
-// matching unuse.
+// use registers a publication, and reports whether the channel still accepts it. If so, renew does not close the
+// channel before the matching unuse.
 func (c *confirmChannel) use() bool {
 	c.uses.Add(1)
 	if c.left.Load() {

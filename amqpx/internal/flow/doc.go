@@ -5,14 +5,15 @@
 // Route identifies a destination and the exchange through which it is reached.
 //
 //   - window.go: how many messages may be unconfirmed, in total and for each queue
-//   - publisher.go: publishes on the appropriate channel for a message, and interprets the answer
+//   - publisher.go: chooses the channel for a message, publishes the message, and interprets the answer
 //   - channel.go: a channel in confirm mode
 //   - next.go: a pure function from an outcome to the next step; testdata/next.txt has its cases
 //
 // Reasons for the design:
 //
 //   - A queue that stops confirming delays only its own messages. It can occupy at most half of the window. After a
-//     second without a confirm, its share no longer counts, and from then on it may publish one message each second.
+//     second without a confirm, its share no longer counts, and from then on only one message a second may be published
+//     to it.
 //   - A refusal closes the channel, with all unconfirmed messages on it. A route is therefore first tried on a separate
 //     channel. It moves to the shared channel when one of its messages has been confirmed and no others are
 //     unconfirmed, which preserves the order. If the broker's text names the exchange, that exchange's messages fail

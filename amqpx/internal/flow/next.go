@@ -23,10 +23,10 @@ type Outcome struct {
 	alone   bool   // the message had its channel to itself
 	suspect bool   // for Disturbed and Lost: this message may be the cause
 	doubt   string // for Disturbed: the broker's text if it does not name the message that it refused
-	stands  bool   // for Refused: refusals of this exchange have lasted for at least refusedFor
+	stands  bool   // for Refused: refusals on this route have lasted for at least refusedFor
 }
 
-// Kind distinguishes outcomes.
+// Kind says how an attempt ended.
 type Kind int
 
 // The kinds of outcomes.
@@ -52,7 +52,7 @@ type Tries struct {
 
 	doubt   string // the broker closed the channel with this text while the message was unconfirmed
 	refusal bool   // access was refused once before
-	broken  int    // number of connections that were lost while it was alone on its channel
+	broken  int    // number of connections that the broker closed while the message was alone on its channel
 }
 
 // MaybeTaken reports whether the broker may have accepted the message in one of the attempts.
@@ -80,8 +80,8 @@ const (
 // Before each further attempt, everything is declared again.
 const MaxUnroutable = 3
 
-// maxBroken is how many connections may be lost while a message is alone on its channel before the message is assumed
-// to be the cause.
+// maxBroken is the number of connections that the broker may close, while a message is alone on its channel, before the
+// message is assumed to be the cause.
 const maxBroken = 2
 
 // Next decides what to do after an attempt. All such decisions are made here, for single messages and for batches.
@@ -150,7 +150,7 @@ func (t Tries) unroutable(err error) Step {
 	return Step{Do: Declare}
 }
 
-// Because adds the error of the previous attempt to the error of a deadline.
+// Because returns err with the error of the previous attempt added, unless last is nil or err already wraps it.
 func Because(err, last error) error {
 	if last == nil || errors.Is(err, last) {
 		return err

@@ -35,8 +35,8 @@ const maxReturns = 1024
 // maxAlone limits the number of channels for messages that are published alone.
 const maxAlone = 64
 
-// NewPublisher returns a Publisher that allows at most maxInFlight unconfirmed messages of up to 16 KiB. onStuck is
-// called with the queues that have stopped confirming.
+// NewPublisher returns a Publisher that allows at most maxInFlight unconfirmed messages. A message of more than 16 KiB
+// counts as several. onStuck is called with the queues that have stopped confirming.
 func NewPublisher(conn *amqp.Connection, maxInFlight int, onStuck func([]string)) *Publisher {
 	p := &Publisher{
 		conn: conn, buffer: min(maxInFlight, maxReturns),
@@ -49,7 +49,7 @@ func NewPublisher(conn *amqp.Connection, maxInFlight int, onStuck func([]string)
 	return p
 }
 
-// Open opens the channel that the first message needs.
+// Open opens the trial channel, on which the first message is published.
 func (p *Publisher) Open(ctx context.Context) error {
 	_, err := p.trial.get(ctx, p.conn, p.buffer)
 	return err
@@ -74,7 +74,7 @@ type Address struct {
 	Mandatory            bool
 }
 
-// Publish writes a message and takes ownership of the share, which is released with the outcome. With alone, the
+// Publish writes a message and takes ownership of the share, which is released with the outcome. If alone is true, the
 // message gets a channel to itself. An error means that nothing was written.
 func (p *Publisher) Publish(ctx context.Context, s Share, alone bool, to Address, msg amqp.Publishing) (Publication, error) {
 	alone = alone || s.probe
@@ -165,7 +165,8 @@ func (p *Publisher) Outcome(ctx context.Context, x *Publication) Outcome {
 	return p.finish(x)
 }
 
-// finish updates the window after a publication has received its answer.
+// finish returns the outcome of a publication that has received its answer. It releases the share, and closes the
+// channel if the message had one to itself.
 func (p *Publisher) finish(x *Publication) Outcome {
 	o := x.answer()
 	if o.Kind == Refused && o.Code == amqp.AccessRefused {
@@ -216,7 +217,8 @@ func (x *Publication) closed(err error) Outcome {
 	case x.alone, mine && !x.share.proven:
 		o.Kind = Refused
 	case mine:
-		// The permission existed before, so the broker may have accepted this message before the permission was revoked.
+		// Earlier messages on the route were accepted, so the broker may also have accepted this one before the
+		// permission was revoked.
 		o.suspect = true
 	case !named:
 		o.suspect, o.doubt = true, ae.Reason

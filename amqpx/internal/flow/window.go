@@ -26,7 +26,7 @@ type Window struct {
 	mu       sync.Mutex
 	lanes    map[laneKey]*lane
 	routes   map[Route]*route
-	watching bool          // whether a call to look is scheduled
+	watching bool          // whether a call of win.look is scheduled
 	moved    chan struct{} // closed and replaced when a message that waits in Enter may be able to proceed
 
 	// Written with mu held, and read without it.
@@ -50,7 +50,7 @@ type Route struct {
 // Stuck is a queue that has stopped confirming.
 type Stuck struct {
 	Queue string
-	Since time.Time // time of the last confirm, or of the first message that waits for one
+	Since time.Time // time of the last answer, or of the first message that waits for one
 }
 
 // StuckError is returned when a message could not enter a queue before its context ended.
@@ -145,11 +145,11 @@ type Entry struct {
 	route   *route
 	lane    *lane
 	Suspect bool  // the broker refused the last message of this route
-	Refused error // the reason, if the refusal is recent enough that trying again is pointless
+	Refused error // the reason, if refusals have lasted for refusedFor and the last one is recent; nil otherwise
 }
 
-// Find returns the entry for a message on a route into a queue. If the queue's name is empty, the lane is named after the
-// destination.
+// Find returns the entry for a message on a route into a queue, and creates its lane and its route's state if
+// necessary. If the queue's name is empty, the lane is named after the destination.
 func (win *Window) Find(wk Route, queue string, dest func() string) Entry {
 	lk := laneKey{queue: queue}
 	if queue == "" {
@@ -242,7 +242,8 @@ func (win *Window) Enter(ctx context.Context, e Entry, cost int64) (Share, error
 	return win.enterNow(w, l, cost), nil
 }
 
-// gate reports whether a message may proceed now and, if not, what to wait for.
+// gate reports whether a message may proceed now and, if not, what to wait for. If a message may proceed into a stuck
+// lane, the next one has to wait for stuckAfter.
 func (win *Window) gate(w *route, l *lane) (open bool, moved <-chan struct{}, wait time.Duration) {
 	win.mu.Lock()
 	defer win.mu.Unlock()
@@ -315,7 +316,7 @@ func (win *Window) leave(s Share, a answer) {
 	if a != silence {
 		l.moved = time.Now()
 	}
-	unstuck := l.stuck && (a != silence || l.inflight == 0) // a message that was not written says nothing about the queue
+	unstuck := l.stuck && (a != silence || l.inflight == 0) // a message without an answer says nothing about the queue
 	if unstuck {
 		l.stuck = false
 		win.showStuck()
@@ -341,8 +342,8 @@ func (win *Window) leave(s Share, a answer) {
 	}
 }
 
-// look stops counting the messages of stuck lanes towards the window. It reschedules itself while any messages are
-// unconfirmed.
+// look marks the lanes that have become stuck, passes their names to onStuck, and stops counting the messages of stuck
+// lanes towards the window. It reschedules itself while any messages are unconfirmed.
 func (win *Window) look() {
 	now := time.Now()
 	var stuck []string
@@ -387,7 +388,7 @@ func (win *Window) showStuck() {
 	win.stuck.Store(&all)
 }
 
-// why returns err, the error with which a wait ended, wrapped in a *StuckError if the lane was stuck.
+// why returns err, the error with which a wait ended, wrapped in a *StuckError if the lane is stuck.
 func (win *Window) why(l *lane, err error) error {
 	win.mu.Lock()
 	defer win.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 // PanicError reports that one of the application's functions panicked or ended its goroutine.
 type PanicError struct {
 	What  string // names the function
-	Ended bool   // it did not panic, but ended its goroutine
+	Ended bool   // the function did not panic, but ended its goroutine
 	Value string // the value of the panic
 	Stack []byte
 }
@@ -28,8 +28,8 @@ func (e *PanicError) Error() string {
 }
 
 // Call runs f in a separate goroutine and waits for it, so that runtime.Goexit in f ends only f. If f panics or ends
-// its goroutine, Call logs that with the given fields and returns it. Otherwise it returns nil. The parameter what
-// names f.
+// its goroutine, Call logs a *PanicError with the given fields and returns it. Otherwise it returns nil. The parameter
+// what names f.
 func Call(log *zap.Logger, what string, f func(), fields ...zap.Field) *PanicError {
 	ended := make(chan *PanicError, 1)
 	go func() {
@@ -58,5 +58,5 @@ func Recover(log *zap.Logger, what string, f func(), fields ...zap.Field) (p *Pa
 	return nil
 }
 
-// Observe is like Call, but only logs what happened.
+// Observe is like Call, but returns nothing.
 func Observe(log *zap.Logger, what string, f func()) { _ = Call(log, what, f) }

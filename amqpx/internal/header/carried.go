@@ -58,7 +58,8 @@ func (p *Properties) Apply(pub *amqp.Publishing) {
 }
 
 // Carry adds the properties of another publisher's message to own, the headers with which the message will be
-// published.
+// published. It adds nothing for a message that a rabbitdelay client published, unless that message already carries
+// properties.
 func (p *Properties) Carry(own amqp.Table) {
 	_, ours := p.Headers[Due] // the message is rabbitdelay's own, because its client writes this header on every message
 	_, carried := p.Headers[Carried]

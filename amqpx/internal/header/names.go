@@ -120,7 +120,7 @@ func Integer(h amqp.Table, name string) (int64, bool) {
 // MaxEpochMilli is the end of the year 9999, the last year that RFC 3339 can represent.
 const MaxEpochMilli = 253402300799999
 
-// Instant returns the time in a header, or the zero time if the header is missing or does not contain a time up to
+// Instant returns the time in a header, or the zero time if the header is missing or is not a number between 0 and
 // MaxEpochMilli.
 func Instant(h amqp.Table, name string) time.Time {
 	if ms, ok := Integer(h, name); ok && ms > 0 && ms < MaxEpochMilli {

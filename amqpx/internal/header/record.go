@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Limits for the record of failures.
+// Limits for the record of failures: bytes of the last error, bytes of one attempt, and the number of attempts.
 const (
 	maxErrorText   = 1024
 	maxAttemptText = 300
@@ -17,6 +17,7 @@ const (
 )
 
 // Record copies the headers that describe the message's earlier attempts, and the carried properties, to the table own.
+// It also writes the number of snoozes.
 func (p *Properties) Record(own amqp.Table, snoozes int) {
 	if snoozes > 0 {
 		own[Snoozes] = int64(snoozes)
@@ -77,7 +78,8 @@ func Origin(own amqp.Table, exchange, key string) {
 // SentTo returns the exchange and the routing key to which a message was originally sent. The parameters exchange and
 // key are those with which it arrived in its queue. Messages that a strategy delivers, such as retries, arrive through
 // one of rabbitdelay's exchanges with one of its keys. The headers of a retry have the exchange and the key of the
-// first attempt.
+// first attempt. For a message that was sent to the queue itself, SentTo returns the default exchange and the queue's
+// name.
 func SentTo(prefix, exchange, key string, headers amqp.Table, queue string) (string, string) {
 	if exchange != "" && !naming.Reserved(prefix, exchange) {
 		return exchange, key

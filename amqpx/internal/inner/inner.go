@@ -17,7 +17,7 @@ import (
 // can name this type, and so call these methods.
 type Access struct{}
 
-// Config is what package inspect does with an amqpx.Config.
+// Config is the part of an amqpx.Config that package inspect uses.
 type Config interface {
 	// Dial opens a connection in the same way as amqpx.Open, and declares nothing.
 	Dial(ctx context.Context) (*amqp.Connection, error)
@@ -29,7 +29,7 @@ type Config interface {
 
 // Client is the part of an *amqpx.Client that package inspect uses.
 type Client interface {
-	// Begin registers an operation. Close waits until end is called.
+	// Begin registers an operation. Close waits until the operation calls the returned function.
 	Begin() (end func(), err error)
 	// Now returns the time by the wall clock.
 	Now() time.Time
@@ -39,8 +39,8 @@ type Client interface {
 	// Dial opens a separate connection for an operation, because the broker closes a connection that reads from a queue
 	// whose process is gone, and the consumers' connection must stay open. The caller closes it.
 	Dial(ctx context.Context) (*amqp.Connection, error)
-	// Publishing waits for the publishing connection. With unblocked it also waits until the broker does not block that
-	// connection.
+	// Publishing waits for the publishing connection. If unblocked is true, it also waits until the broker does not
+	// block that connection.
 	Publishing(ctx context.Context, unblocked bool) (*wire.Session, error)
 	// Declaring runs f with a connection that the broker may close in reply to the requests in f.
 	Declaring(ctx context.Context, f func(*amqp.Connection) error) error

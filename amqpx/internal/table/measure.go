@@ -20,7 +20,7 @@ const (
 // Measure computes how many bytes amqp091 writes for a table. It stops at the first value that cannot be written or
 // that could not be read again.
 type Measure struct {
-	Size int // so far
+	Size int // bytes counted so far
 	Most int // upper limit of Size; 0 for no limit
 	Err  error
 	name string // the header that is being measured

@@ -20,14 +20,15 @@ const (
 )
 
 // Reader is a connection below amqp091. amqp091 closes the connection when it receives headers that it cannot read,
-// because they are nested too deeply, too many or longer than a frame. It would do so again at each redelivery. Reader
-// replaces the headers of such a message with the ones that rabbitdelay and the broker wrote, HeaderUnreadable and
-// HeaderRaw. The message can then be inspected, requeued or dead-lettered. The message on the broker does not change.
+// because they are malformed, too many, nested too deeply or longer than a frame. It would do so again at each
+// redelivery. Of the headers of such a message, Reader keeps only those that rabbitdelay and the broker wrote. It adds
+// HeaderUnreadable and HeaderRaw. The message can then be inspected, requeued or dead-lettered. The message on the
+// broker does not change.
 type Reader struct {
 	net.Conn
 
 	in       *bufio.Reader
-	pass     int64         // number of the next bytes that are to be passed on unchanged
+	pass     int64         // number of bytes to pass on unchanged next
 	instead  []byte        // data that replaces a frame, and is returned before anything else
 	frameMax atomic.Uint32 // as negotiated; 0 before that, and for no limit
 }
@@ -75,7 +76,7 @@ func (c *Reader) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// more reports whether the next step can run without waiting for data.
+// more reports whether the next step of Read can run without waiting for data.
 func (c *Reader) more() bool {
 	have := c.in.Buffered()
 	if c.pass > 0 || have < frameHead {
@@ -167,7 +168,8 @@ func headersOf(frame []byte) (from []byte, ok bool) {
 // maxKept limits the total size of the headers that are kept if a message's headers cannot be read.
 const maxKept = 8 << 10
 
-// rewritten returns a header frame in which other headers replace the given ones. The rest of the frame follows them.
+// rewritten returns a copy of a header frame with its headers replaced as Reader describes. The parameter rest is the
+// part of the frame between the headers and the last byte, and limit is the maximum size of a frame, or 0.
 func rewritten(frame, headers, rest []byte, limit int, why error) []byte {
 	out := append(make([]byte, 0, len(frame)+512), frame[:len(frame)-1-len(rest)-len(headers)]...)
 	table, most := len(out), maxKept

@@ -12,7 +12,7 @@ import (
 )
 
 // CloseWait is how long closing a channel waits for a broker that does not answer. After that the channel stays open
-// until its connection ends.
+// until the broker answers or the connection ends.
 const CloseWait = 2 * time.Second
 
 // CloseChannel closes a channel. It waits until the broker answers, ctx ends or CloseWait has passed. Unacknowledged
@@ -41,7 +41,7 @@ func Consumers(ctx context.Context, ch *amqp.Channel, queue string) (int, error)
 // AwaitSettled waits until a queue counts at most the given number of consumers. Pass the number of the queue's
 // consumers excluding this channel's cancelled ones. When the count has decreased, the queue has processed the acks and
 // nacks of the cancelled consumers. Other clients may have begun to consume in the meantime, so AwaitSettled gives up
-// after a few seconds, or if the queue's leader is too busy to count.
+// and returns nil after about five seconds, or if the queue's leader is too busy to count.
 func AwaitSettled(ctx context.Context, ch *amqp.Channel, queue string, most int) error {
 	for try := range 100 {
 		n, err := Consumers(ctx, ch, queue)

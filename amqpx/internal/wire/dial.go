@@ -41,9 +41,9 @@ type Config struct {
 	Log       *zap.Logger
 }
 
-// Dial opens a connection to the first node that answers, in the same way as Open and for the given role. If no node
-// answers, the error contains the failure of each node. The attempts stop when ctx ends, and the connection is closed
-// abruptly when the context over ends.
+// Dial opens a connection to the first node that accepts one, in the same way as Open and for the given role. If no
+// node does, the error contains the failure of each node that was tried. The attempts stop when ctx ends. The parameter
+// over is a context whose end closes the connection abruptly.
 func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection, error) {
 	n := newNodes(cfg.Nodes)
 	for left := len(n.all); ; left-- {
@@ -59,7 +59,7 @@ func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection,
 
 // Open makes one connection to the node of a URL. It does not reconnect. Writes are buffered, and headers that amqp091
 // cannot read are replaced before it sees them. The name of the connection is Config.Name, followed by the role if it
-// is not empty. The connection is closed abruptly when the context over ends.
+// is not empty. The parameter over is a context whose end closes the connection abruptly.
 func Open(ctx, over context.Context, cfg Config, rawURL, role string) (conn *amqp.Connection, err error) {
 	uri, err := brokerurl.Parse(rawURL)
 	if err != nil {
@@ -196,7 +196,7 @@ func Version(broker string) plan.Version {
 
 func hostPort(uri amqp.URI) string { return net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)) }
 
-// Address returns the host and port of a broker's URL.
+// Address returns the host and port of a broker's URL, or an empty string if the URL is invalid.
 func Address(rawURL string) string {
 	uri, err := brokerurl.Parse(rawURL)
 	if err != nil {

@@ -15,7 +15,7 @@ type Ending struct {
 	why  *amqp.Error   // set before over is closed; nil if the client closed the connection
 }
 
-// Watch records the end of a connection.
+// Watch returns an Ending that will record why the connection ends.
 func Watch(conn *amqp.Connection) *Ending {
 	e := &Ending{conn: conn, over: make(chan struct{})}
 	closed := conn.NotifyClose(make(chan *amqp.Error, 1))

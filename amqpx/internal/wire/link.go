@@ -75,8 +75,8 @@ type moment[T any] struct {
 }
 
 // NewLink returns a Link that is not started. The role distinguishes its connections from others of the same client.
-// The connection is closed abruptly when the context over ends. The function tell is called in the goroutine that
-// maintains the connection, so it must not block.
+// The parameter over is a context whose end closes the connection abruptly. The function tell is called in the
+// goroutine that maintains the connection, so it must not block.
 func NewLink[T any](over context.Context, role string, cfg Config, setup func(context.Context, *Session) (T, error), tell func(Event)) *Link[T] {
 	l := &Link[T]{
 		role: role, cfg: cfg, setup: setup, tell: tell, nodes: newNodes(cfg.Nodes), over: over,
@@ -110,7 +110,7 @@ func (l *Link[T]) Current() (use T, ok bool) {
 
 // Wait returns the value that setup returned for the connection. If there is no connection, it waits for one. If open
 // is true, it also waits until the broker accepts publishes. When ctx ends, the error wraps ErrBlocked or the reason
-// why there is no connection.
+// why there is no connection. After Close the error is ErrClosed.
 func (l *Link[T]) Wait(ctx context.Context, open bool) (use T, err error) {
 	for {
 		m := l.now.Load()
@@ -128,15 +128,15 @@ func (l *Link[T]) Wait(ctx context.Context, open bool) (use T, err error) {
 	}
 }
 
-// tellAfter is how long First waits before it calls tell.
+// tellAfter is how long First waits for a connection before a failed attempt makes it call tell.
 const tellAfter = 3 * time.Second
 
 // RefusalStands is how long a broker must refuse access before the refusal is treated as permanent. A broker that is
 // starting or stopping also refuses access, because it does not know its users and virtual hosts.
 const RefusalStands = 2 * time.Second
 
-// First waits for the first connection. It returns early if the error shows that further attempts are pointless. After
-// 3 s without a connection it calls tell once with the last error, unless tell is nil.
+// First waits for the first connection. It returns early if the error shows that further attempts are pointless. The
+// first time that an attempt fails after 3 s, it calls tell with the error, unless tell is nil.
 func (l *Link[T]) First(ctx context.Context, tell func(why error)) error {
 	began := time.Now()
 	for {
@@ -208,8 +208,8 @@ func (l *Link[T]) run(ctx context.Context) {
 // setupTimeout limits the setup of a connection, unless DialTimeout is longer.
 const setupTimeout = 30 * time.Second
 
-// connect tries one node, sets the connection up and makes it available to waiting callers. If it fails, what describes
-// the step that failed.
+// connect tries one node, sets the connection up and makes it available to waiting callers. If it fails, the returned
+// string describes the step that failed.
 func (l *Link[T]) connect(ctx context.Context) (s *Session, what string, err error) {
 	raw := l.nodes.next()
 	conn, err := Open(ctx, l.over, l.cfg, raw, l.role)
@@ -312,8 +312,9 @@ func (l *Link[T]) become(c change, use ...T) {
 // silentAfter is how long a broker may take to answer before it is reported as silent.
 const silentAfter = time.Second
 
-// Probe asks the broker for an answer. If none arrives within a second, it records that in the session. Heartbeats
-// would take longer to detect this, and may continue even though the broker does nothing else.
+// Probe asks the broker to open a channel, and waits for the answer or the end of the connection. If no answer arrives
+// within a second, the session counts as silent until one does. Heartbeats would take longer to detect this, and may
+// continue even though the broker does nothing else.
 func (l *Link[T]) Probe() {
 	s := l.Status().Session
 	if s == nil || !s.probing.CompareAndSwap(false, true) {

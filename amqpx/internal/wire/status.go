@@ -13,8 +13,8 @@ import (
 // State is the state of a Link.
 type State string
 
-// The states of a Link. A Link begins as StateConnecting and stays there until its first connection. After that it
-// alternates between StateDisconnected and StateConnected.
+// The states of a Link. A Link begins as StateConnecting and stays there until its first connection. After that it is
+// in StateConnected or StateBlocked while there is a connection, and otherwise in StateDisconnected.
 const (
 	StateConnecting   State = "connecting"
 	StateConnected    State = "connected"
@@ -42,8 +42,8 @@ type Status struct {
 	Alarm string
 	// Err is the reason why there is no connection, if it is known.
 	Err error
-	// Refused is the time of the first of several consecutive attempts at which the broker refused access. It is zero
-	// if the last attempt was not refused.
+	// Refused is the time of the first of the latest consecutive attempts in which the broker refused access. It is
+	// zero if the last attempt was not refused.
 	Refused time.Time
 }
 

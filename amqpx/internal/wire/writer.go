@@ -23,13 +23,13 @@ type writer struct {
 	err     error
 	closed  bool
 	flushed chan struct{} // closed when the flush goroutine has ended
-	uncut   func() bool
+	uncut   func() bool   // keeps the end of the context from closing the connection
 }
 
 // keepBuffer is the size up to which a written buffer is kept for reuse.
 const keepBuffer = 1 << 20
 
-// newWriter returns a writer to c. The connection c is closed when the context over ends.
+// newWriter returns a writer to c. The parameter over is a context whose end closes c.
 func newWriter(over context.Context, c net.Conn) *writer {
 	w := &writer{Conn: c, flushed: make(chan struct{})}
 	w.uncut = context.AfterFunc(over, func() { _ = c.Close() })

@@ -65,8 +65,8 @@ func (b *Broker) NewChannel(owner any, sink Sink) *Channel {
 	return &Channel{broker: b, owner: owner, sink: sink, consumers: map[string]*Consumer{}, paused: map[string]*Consumer{}}
 }
 
-// Qos limits the unsettled deliveries of each consumer that starts later or, with global, the unsettled deliveries of
-// the whole channel.
+// Qos limits the unsettled deliveries of each consumer that starts later or, if global is true, the unsettled
+// deliveries of the whole channel.
 func (c *Channel) Qos(prefetch int, global bool) *Error {
 	if !global || c.broker.is(4, 3, 0) { // 4.3 ignores global, so the limit applies to each consumer
 		c.prefetch = prefetch
@@ -164,8 +164,8 @@ func (c *Channel) hand(m *Message, q *Queue, k *Consumer, noAck bool) Delivery {
 	return d
 }
 
-// Oldest returns the time of the oldest unsettled delivery in ms or, with quorumOnly, of the oldest one from a quorum
-// queue. It returns false if there is none.
+// Oldest returns the time of the oldest unsettled delivery in ms or, if quorumOnly is true, of the oldest one from a
+// quorum queue. It returns false if there is none.
 func (c *Channel) Oldest(quorumOnly bool) (ms int64, ok bool) {
 	for _, h := range c.unacked {
 		if !h.gone && (!quorumOnly || h.queue.quorum) {
@@ -217,8 +217,8 @@ func (c *Channel) Overdue(ms int64) (untold bool) {
 	return untold
 }
 
-// settle removes the delivery with the given tag or, with multiple, all deliveries up to it. With multiple, the tag 0
-// means all deliveries.
+// settle removes the delivery with the given tag or, if multiple is true, all deliveries up to it. In that case, the
+// tag 0 means all deliveries.
 func (c *Channel) settle(tag uint64, multiple bool) ([]*held, *Error) {
 	i := sort.Search(len(c.unacked), func(i int) bool { return c.unacked[i].tag >= tag })
 	var done []*held
@@ -272,7 +272,7 @@ type giving struct {
 	failed  bool // counts as a failed delivery
 }
 
-// giveBack returns settled deliveries to their queues.
+// giveBack requeues or dead-letters settled deliveries.
 func (c *Channel) giveBack(done []*held, how giving) {
 	for _, h := range done {
 		if !h.queue.gone {

@@ -87,8 +87,8 @@ func (ls *lines) put(m *Message) {
 	ls.bytes += size(m)
 }
 
-// putBack puts back a returned message in its old position or, with first, at the end of the line of returned messages,
-// which are delivered before all others.
+// putBack puts back a returned message in its old position or, if first is true, at the end of the line of returned
+// messages, which are delivered before all others.
 func (ls *lines) putBack(m *Message, first bool) {
 	if first {
 		ls.back.items = append(ls.back.items, m)

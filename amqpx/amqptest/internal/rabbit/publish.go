@@ -151,7 +151,7 @@ func (q *Queue) expire() {
 	}
 }
 
-// dropOverflow dead-letters the oldest messages until the queue is within its limits.
+// dropOverflow dead-letters the messages that would be delivered next until the queue is within its limits.
 func (q *Queue) dropOverflow() {
 	if q.overflow == "reject-publish" || q.overflow == "reject-publish-dlx" {
 		return

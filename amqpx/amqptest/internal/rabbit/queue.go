@@ -273,7 +273,7 @@ func (v *VHost) remove(q *Queue) {
 	q.consumers = nil
 }
 
-// Purge drops the ready messages and returns how many there were.
+// Purge drops the ready and the delayed messages, and returns how many were ready.
 func (q *Queue) Purge() int {
 	n := q.Ready()
 	q.lines = q.newLines()

@@ -332,7 +332,7 @@ func (in *inbox) put(c *conn, f codec.Frame, handle func(codec.Frame)) {
 	handle(f)
 }
 
-// stall calls f after d, and then passes the frames that have arrived in the meantime to handle.
+// stall calls f after d, and then passes the frames that have arrived in the meantime to the function handle.
 func (in *inbox) stall(c *conn, d time.Duration, handle func(codec.Frame), f func()) {
 	in.stalled = true
 	time.AfterFunc(d, func() {

@@ -69,10 +69,11 @@ type RequeueOptions struct {
 
 // TaskStore decides what happens to the dead letter of a task.
 type TaskStore interface {
-	// RequeueDead decides what to do with the dead letter l. With RequeueSent the message is sent. RequeueRevived means
-	// that the task's row is pending again, so the dead letter can be removed. RequeueRemoved means that the task is
-	// over or has a newer message, so the dead letter can be removed. RequeueStayed, or any other value, means that the
-	// message stays in the queue for the reason in the returned string. If dryRun is true, RequeueDead changes nothing.
+	// RequeueDead decides what to do with the dead letter l. RequeueSent means that the message is sent. RequeueRevived
+	// means that the task's row is pending again, so the dead letter can be removed. RequeueRemoved means that the task
+	// is over or has a newer message, so the dead letter can be removed. RequeueStayed, or any other value, means that
+	// the message stays in the queue for the reason in the returned string. If dryRun is true, RequeueDead changes
+	// nothing.
 	RequeueDead(ctx context.Context, l *DeadLetter, dryRun bool) (outcome RequeueOutcome, why string, err error)
 }
 

@@ -19,8 +19,8 @@ type userIDs struct {
 	refused map[string]string // the broker's reason by user id; empty if it accepts the user id
 }
 
-// of returns the user id with which a message can be published again. If that is not the original user id, lost says
-// why.
+// of returns the user id with which a message can be published again. If that is not the original user id, the second
+// result says why.
 func (u *userIDs) of(ctx context.Context, raw *amqp.Delivery) (id, lost string, err error) {
 	if raw.UserId == "" {
 		if p := header.Of(raw); p.UserID != "" {

@@ -15,10 +15,10 @@ import (
 // walkPortion is the maximum number of messages that one consumer of Walk holds.
 const walkPortion = 1000
 
-// Walk reads a whole queue, for example to count its messages by error. For every message that was ready when it began,
-// it calls each, with the number of these messages as the second argument. It holds every message until it has seen the
-// last one, and then puts all of them back. They keep their order, except in a quorum queue before RabbitMQ 4.0. Walk
-// keeps no message in memory. The options' Limit does not apply.
+// Walk reads a whole queue, for example to count its messages by error. It passes every message that was ready when it
+// began to the function each, with the number of these messages as the second argument. It holds every message until it
+// has seen the last one, and then puts all of them back. They keep their order, except in a quorum queue before
+// RabbitMQ 4.0. Walk keeps no message in memory. The options' Limit does not apply.
 //
 // It has the same side effects as Peek, on all messages of the queue. It neither acknowledges messages nor uses up a
 // delivery limit. For a queue in which reading would use up the limit, it returns a *PeekError. Afterwards the messages

@@ -25,12 +25,12 @@
 // # Errors and exit codes
 //
 // Open returns errors about the file (errors.Is config.ErrConfig; a restart does not help), the database ("database:
-// …", if it has not answered before the context ends) and the broker ("open: …"). Run returns nil if the process was
-// asked to stop and all work was finished. Otherwise its error contains the error of each part that failed: an
-// *amqpx.ConsumeError, the error that ended a relay (schedule.ErrDenied, schedule.ErrClock), or an address that is in
-// use. If the shutdown did not wait for everything, the error also wraps ErrCutOff, and the messages that were being
-// handled are delivered again. Exit with 1 for all of these. Under systemd, exit with a different code for
-// config.ErrConfig, such as 78, and list it in RestartPreventExitStatus.
+// …", if it has not answered before the context ends) and the broker ("open: …"). Run returns nil if no part failed and
+// all work was finished. Otherwise its error contains the error of each part that failed: an *amqpx.ConsumeError, the
+// error that ended a relay (schedule.ErrDenied, schedule.ErrClock), or an address that is in use. If the shutdown did
+// not wait for everything, the error also wraps ErrCutOff, and the messages that were being handled are delivered
+// again. Exit with 1 for all of these. Under systemd, exit with a different code for config.ErrConfig, such as 78, and
+// list it in RestartPreventExitStatus.
 //
 // It is not an error if the broker or the database becomes unavailable while Run runs: the client reconnects, handlers
 // retry, and Health reports the problem.

@@ -21,7 +21,7 @@ const (
 	reasonKey = attribute.Key("rabbitdelay.reason")
 )
 
-// Hooks returns hooks for schedule.Config.Hooks of a store. They record the events and then call the hooks of next. A
+// Hooks returns hooks for schedule.Config.Hooks of a store. They record the events and then call the hooks in next. A
 // task and each of its messages carry the trace context and the baggage of the context in which the task was scheduled,
 // unless the task has its own.
 func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {

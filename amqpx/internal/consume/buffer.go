@@ -146,7 +146,7 @@ func (b *buffer) empty() (all []amqp.Delivery) {
 	return all
 }
 
-// setAside keeps a delivery until release is called.
+// setAside keeps a delivery until the next call of release.
 func (b *buffer) setAside(d *Delivery) {
 	b.note(d, 1)
 	b.aside = append(b.aside, d)

@@ -42,7 +42,7 @@ func (e *RequeueError) Error() string { return e.Err.Error() }
 func (e *RequeueError) Unwrap() error { return e.Err }
 
 // noDelay replaces any delay below shortestDelay. Such a delay may be 0, negative, or a number whose unit was
-// forgotten. Without this, a handler that keeps returning such a delay would keep itself and the broker busy.
+// forgotten. Without noDelay, a handler that keeps returning such a delay would keep itself and the broker busy.
 const (
 	noDelay       = time.Second
 	shortestDelay = 10 * time.Millisecond

@@ -45,7 +45,7 @@ func newPauses() *pauses {
 	return p
 }
 
-// change copies the current set, calls do to modify the copy, and makes the copy the current set.
+// change copies the current set, lets the function do modify the copy, and makes the copy the current set.
 func (p *pauses) change(do func(of map[string]PauseMode)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -177,9 +177,9 @@ func (c *Declarer) declareAll(ctx context.Context, conn *amqp.Connection, t topo
 	return c.apply(ctx, conn, t)
 }
 
-// applying calls do with this client's options for declaring a topology. If the lock could not be taken, that is logged
-// only after something was created, because a user without the permission for the lock may not be able to create
-// anything.
+// applying passes this client's options for declaring a topology to the function do. If the lock could not be taken,
+// that is logged only after something was created, because a user without the permission for the lock may not be able
+// to create anything.
 func (c *Declarer) applying(do func(live.ApplyOptions) error) error {
 	var unlocked error
 	err := do(live.ApplyOptions{Prefix: c.cfg.Strategy.Prefix(), Unlocked: func(err error) { unlocked = err }})

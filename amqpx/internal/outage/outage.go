@@ -33,7 +33,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Consumer is the part of a consumer that Wait uses.
 type Consumer interface {
-	// Blocked records that a handler waits because of err, until unblock is called.
+	// Blocked records that a handler waits because of err, until the returned function is called.
 	Blocked(err error) (unblock func())
 	// Ending returns a channel that is closed when the consumer begins to shut down.
 	Ending() <-chan struct{}
@@ -46,9 +46,10 @@ func WithConsumer(ctx context.Context, c Consumer) context.Context {
 	return context.WithValue(ctx, key{}, c)
 }
 
-// Wait calls try, and repeats it while it fails because the database is unavailable. The parameter unavailable reports
-// whether an error means that. Before doing anything that must not be repeated, such as calling the application's
-// function, try calls begun. After that, Wait returns the error of try without calling it again.
+// Wait calls the function try, and calls it again while it fails because the database is unavailable. The function
+// unavailable reports whether an error means that. Before doing anything that must not be repeated, such as calling the
+// application's function, try must call its argument begun. Once it has done so, Wait returns its error and does not
+// call it again.
 //
 // Wait returns an *Error if the handler cannot wait any longer, because its own deadline has passed, the consumer shuts
 // down, or Longest has passed. It returns the error of try if ctx is cancelled, or if no consumer has called the

@@ -26,8 +26,9 @@ func Watch(conn *amqp.Connection) *Ending {
 	return e
 }
 
-// Explain returns the reason why the connection ended in place of an amqp091.ErrClosed. If another request caused the
-// end, the reason is only part of the text, so that the request that failed is not blamed.
+// Explain replaces an amqp091.ErrClosed by the reason why the connection ended, and returns any other error unchanged.
+// If another request caused the end, the reason is only part of the text, so that the request that failed is not
+// blamed.
 func (e *Ending) Explain(err error) error {
 	if !errors.Is(err, amqp.ErrClosed) || !e.conn.IsClosed() {
 		return err

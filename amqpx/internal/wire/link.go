@@ -297,8 +297,8 @@ func (l *Link[T]) setBlocked(b amqp.Blocking) Event {
 	return Event{State: StateBlocked, Reason: reason}
 }
 
-// become changes the state of the link and wakes the callers that wait for a change. If the link becomes ready, use is
-// the value that setup returned.
+// become changes the state of the link and wakes the callers that wait for a change. If the link becomes ready, the
+// parameter use is the value that setup returned.
 func (l *Link[T]) become(c change, use ...T) {
 	was := l.now.Load()
 	m := &moment[T]{Status: was.step(c, time.Now()), next: make(chan struct{})}

@@ -85,8 +85,8 @@ func (a *arguments) refusef(key, format string, args ...any) {
 	}
 }
 
-// number returns an integer argument, or absent if the key is missing. A value outside the range from lo to hi is an
-// error.
+// number returns an integer argument. If the key is missing, it returns the parameter absent. A value outside the range
+// from lo to hi is an error.
 func (a *arguments) number(key string, lo, hi, absent int64) int64 {
 	v, ok := a.table[key]
 	if !ok {

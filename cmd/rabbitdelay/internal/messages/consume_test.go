@@ -33,7 +33,7 @@ func TestConsumeNamesTheMissingPermission(t *testing.T) {
 	for permission, queue := range map[amqptest.Permission]string{amqptest.PermissionRead: "orders", amqptest.PermissionConfigure: "new"} {
 		b := clitest.NewBroker(t, amqptest.Options{})
 		b.Fill(t, "orders", 1)
-		defer b.Deny("", permission, "^"+queue+"$")()
+		t.Cleanup(b.Deny("", permission, "^"+queue+"$"))
 		r := clitest.Expect(t, 1, "consume", "--queue", queue, "--url", b.URL)
 		if want := "the user needs the permission to " + string(permission) + " the queue, see docs/permissions.md"; !strings.Contains(r.Stderr, want) {
 			t.Errorf("consume --queue %s: got %s, want %q in it", queue, r, want)

@@ -50,6 +50,9 @@ type clock struct {
 	// Unknown means that there may be more messages, because some delay queues do not report how many messages they
 	// have.
 	Unknown bool
+	// ReadyOnly means that only ready messages were counted. The queues may have others, which the broker is
+	// dead-lettering.
+	ReadyOnly bool
 }
 
 // ring contains the queues whose delays have the same unit, with a cell for each number of units.
@@ -100,7 +103,7 @@ func clockOf(layouts []status.Layout) clock {
 		c.Rings = append(c.Rings, r)
 	}
 	for _, l := range layouts {
-		c.Unknown = c.Unknown || l.Waiting.Unknown
+		c.Unknown, c.ReadyOnly = c.Unknown || l.Waiting.Unknown, c.ReadyOnly || l.Waiting.InTransit() == nil
 		for _, d := range l.Delays {
 			r := &c.Rings[ringOf(time.Duration(d.TTL))]
 			k := min(int(time.Duration(d.TTL)/r.Unit), len(r.Cells)-1)

@@ -915,6 +915,11 @@ func TestPagesOfALostMajority(t *testing.T) {
 	if !strings.Contains(now, `class="total">unknown</text>`) {
 		t.Errorf("got the page\n%s\nwant the total of the clock of delay queues to be unknown", now)
 	}
+	_, clock, _ := strings.Cut(now, `<h2 id="clock">`)
+	clock, _, _ = strings.Cut(clock, "</section>")
+	if n := strings.Count(clock, `class="n">unknown</td>`); n != 12 || strings.Contains(clock, `class="n">0</td>`) {
+		t.Errorf("delay queues: got\n%s\nwant the queues and messages of all 6 rings to be unknown, and none 0", clock)
+	}
 	if _, alarms, _ := strings.Cut(now, "<h3>Alarms</h3>"); !strings.HasPrefix(alarms, `<p class="none">Unknown: `) {
 		t.Errorf(`alarms: got %.60s, want them to begin with <p class="none">Unknown: `, alarms)
 	}

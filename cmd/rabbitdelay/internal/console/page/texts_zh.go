@@ -321,6 +321,7 @@ var chineseTexts = map[string]string{
 	"seconds":    "秒",
 	"hundredths": "百分之一秒",
 	"Each ring is a unit of time, from months (innermost) to hundredths of a second (outermost), and starts at the top.": "每一环是一个时间单位，从最内圈的月到最外圈的百分之一秒，从顶部开始。",
+	"Messages that are leaving these queues were not counted.":                                                           "正在离开这些队列的消息未计入。",
 	"No message is ready. It is unknown whether consumers hold any.":                                                     "没有就绪的消息。消费者是否持有消息未知。",
 	"No dead letters.":            "没有死信。",
 	"not inspected":               "未查看",

@@ -136,7 +136,11 @@ func addOverdue(l *language, o service.Overview, add addReason) {
 		add(levelBad, overdue, more(l.plural(t.Unhandled, "%s task is overdue: sent, but not handled", "%s tasks are overdue: sent, but not handled")))
 	}
 	if t.Relays != nil && !slices.ContainsFunc(t.Relays, func(r taskview.Relay) bool { return r.Running(o.TasksAt()) }) {
-		add(levelBad, "#connections", l.text("No relay is running, so tasks are not sent."), status.WhoSends(t.Relays, o.TasksAt()))
+		detail := ""
+		if len(t.Relays) > 0 {
+			detail = status.WhoSends(t.Relays, o.TasksAt())
+		}
+		add(levelBad, "#connections", l.text("No relay is running, so tasks are not sent."), detail)
 	}
 }
 

@@ -350,6 +350,9 @@ var findingCases = []struct {
 	{name: "a replica down", spoil: func(_ *Config, s *Snapshot) {
 		s.alter(firstQueue, func(q *plan.Queue) { q.Members, q.Online = []string{"n1", "n2", "n3"}, []string{"n1", "n2"} })
 	}, id: "quorum-offline", sev: SeverityWarning},
+	{name: "a replica of another application's queue down", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Queues["invoices"] = plan.Queue{Type: topology.Quorum, Members: []string{"n1", "n2", "n3"}, Online: []string{"n1", "n2"}}
+	}, id: "quorum-offline", sev: SeverityWarning},
 	{name: "no majority", spoil: func(_ *Config, s *Snapshot) {
 		s.alter(firstQueue, func(q *plan.Queue) { q.Members, q.Online = []string{"n1", "n2", "n3"}, []string{"n1"} })
 	}, id: "quorum-lost", sev: SeverityCritical},

@@ -98,12 +98,6 @@ func (x *examination) checkPlaces() {
 		if !ok || !x.ours(q.Name) {
 			continue
 		}
-		online := 0
-		for _, m := range live.Members {
-			if slices.Contains(live.Online, m) {
-				online++
-			}
-		}
 		switch {
 		case live.Type == topology.Classic && nodes > 1:
 			classic = append(classic, q.Name)
@@ -111,8 +105,13 @@ func (x *examination) checkPlaces() {
 		case x.unavailable(q.Name):
 		case len(live.Members) < min(nodes, 3):
 			few = append(few, q.Name)
-		case online < len(live.Members):
-			part = append(part, q.Name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(x.snap.Live.Queues)) { // other applications' queues too
+		live := x.snap.Live.Queues[name]
+		down := slices.ContainsFunc(live.Members, func(m string) bool { return !slices.Contains(live.Online, m) })
+		if down && len(live.Online) > 0 && live.Type == topology.Quorum && !x.unavailable(name) && !slices.Contains(few, name) {
+			part = append(part, name)
 		}
 	}
 	x.about(classic, Finding{ID: "classic-on-cluster", Severity: SeverityWarning,

@@ -18,7 +18,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/asjson"
+	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/internal/lateness"
+	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
@@ -129,6 +131,9 @@ func (r *receiver) receive(ctx context.Context) error {
 	}
 	err = r.consume(ctx, d)
 	r.bar.Clear()
+	if err == nil && r.received == 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = r.silent(context.WithoutCancel(ctx), c)
+	}
 	perr := r.sum()
 	if err := cmp.Or(err, perr); err != nil {
 		return err
@@ -138,6 +143,20 @@ func (r *receiver) receive(ctx context.Context) error {
 	}
 	return nil
 }
+
+// silent returns an error if the queue does not answer, because then no message arrives although there may be some.
+func (r *receiver) silent(ctx context.Context, c *config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, silentTimeout)
+	defer cancel()
+	found, err := live.Leaderless(ctx, c.Dial, []string{r.queue})
+	if why, silent := found[r.queue]; err == nil && silent {
+		return &live.UnavailableError{Queue: r.queue, Reason: why}
+	}
+	return nil // it answers, or the broker can no longer be reached
+}
+
+// silentTimeout limits the test of whether a queue without messages answers.
+const silentTimeout = 10 * time.Second
 
 // sum prints the result. The lateness is unknown if no message had a due time.
 func (r *receiver) sum() error {

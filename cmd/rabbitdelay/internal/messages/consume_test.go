@@ -28,6 +28,17 @@ func (f *fullDisk) Write(p []byte) (int, error) {
 	return f.Builder.Write(p)
 }
 
+// If the queue does not answer, consume does not report that it is empty.
+func TestConsumeOfAQueueThatDoesNotAnswer(t *testing.T) {
+	b := clitest.NewBroker(t, amqptest.Options{})
+	b.Fill(t, "orders", 0)
+	defer b.RefuseMethod("basic.get", "orders", 541, "nodedown")()
+	r := clitest.Expect(t, 1, "consume", "--queue", "orders", "--timeout", "100ms", "--url", b.URL)
+	if want := "the queue orders does not answer (nodedown), so the number of its messages is unknown"; !strings.Contains(r.Stderr, want) {
+		t.Errorf("consume: got %s, want %q in it", r, want)
+	}
+}
+
 // The error of consume names the missing permission: to read the queue, or to create it.
 func TestConsumeNamesTheMissingPermission(t *testing.T) {
 	for permission, queue := range map[amqptest.Permission]string{amqptest.PermissionRead: "orders", amqptest.PermissionConfigure: "new"} {

@@ -46,12 +46,15 @@ func (l *language) text(text string, args ...any) string {
 	return fmt.Sprintf(text, args...)
 }
 
-// plural returns the text for n things. The first placeholder of both texts is the number. The catalogue is searched
-// by the second text, because Chinese has no plural.
+// plural returns the text for n things. The first placeholder of both texts is the number. A text without placeholders,
+// such as "once,", is returned unchanged. The catalogue is searched by the second text, because Chinese has no plural.
 func (l *language) plural(n int64, one, many string, args ...any) string {
 	text := many
 	if _, translated := l.catalogue()[many]; n == 1 && !translated {
 		text = one
+	}
+	if !strings.Contains(text, "%") {
+		return l.text(text)
 	}
 	return l.text(text, append([]any{shown.Number(n)}, args...)...)
 }

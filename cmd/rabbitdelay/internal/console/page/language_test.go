@@ -379,3 +379,12 @@ func TestTextsOfTheScript(t *testing.T) {
 		t.Errorf("the script uses %q, want it in scriptTexts", text)
 	}
 }
+
+// A singular text may omit the number.
+func TestPluralWithoutANumber(t *testing.T) {
+	for n, want := range map[int64]string{1: "once,", 2: "2 times, last"} {
+		if got := english.plural(n, "once,", "%s times, last"); got != want {
+			t.Errorf("plural(%d): got %q, want %q", n, got, want)
+		}
+	}
+}

@@ -142,7 +142,7 @@ type Plugin struct {
 	Max time.Duration // default: 2^32-1 ms, about 49 days
 }
 
-// Native contains the settings of the native strategy; see dlx.NativeConfig. With the auto strategy and Auto, it is
+// Native contains the settings of the native strategy; see dlx.NativeConfig. With the auto strategy and Auto, native is
 // used for all delays that are covered by neither the ttl strategy nor the plugin, if the broker delays messages until
 // a given time.
 type Native struct {

@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 )
 
-// running maps each database to the Paces of the loops that run on it in this process.
+// running maps each database to the Pollers of the loops that run on it in this process.
 var running = struct {
 	sync.Mutex
 

@@ -151,8 +151,8 @@ type Config struct {
 
 	// Now returns this process's wall clock time. The default is time.Now. Tests use it to simulate a wrong clock.
 	Now func() time.Time
-	// Logger receives the client's log. By default the client logs nothing, except one line to slog.Default when
-	// Open has waited for the broker for 3 s.
+	// Logger receives the client's log. Use SlogLogger for a logger of log/slog. By default the client logs nothing,
+	// except one line to slog.Default when Open has waited for the broker for 3 s.
 	Logger *zap.Logger
 	// Hooks observe sends, handlers and connections. See Hook.
 	Hooks []Hook

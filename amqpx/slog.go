@@ -8,9 +8,10 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// SlogLogger returns a logger that writes to a handler of log/slog. Use it for Config.Logger, or for the logger of
-// a schedule.Store. The handler's level applies. The logger's name is written as the attribute "logger".
-func SlogLogger(h slog.Handler) *zap.Logger { return zap.New(slogCore{h}) }
+// SlogLogger makes a logger of log/slog the Logger of this module's configurations: Config, schedule.Config and
+// service.Options. A program that logs with log/slog needs nothing else from package zap. The level and the attributes
+// of the logger apply. The name of the part that logs, such as consume, is the attribute "logger".
+func SlogLogger(l *slog.Logger) *zap.Logger { return zap.New(slogCore{l.Handler()}) }
 
 // slogCore is a zapcore.Core that writes to a slog.Handler.
 type slogCore struct{ handler slog.Handler }

@@ -24,7 +24,7 @@ func TestSlogLogger(t *testing.T) {
 		}
 		return a
 	}
-	logger := amqpx.SlogLogger(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	logger := amqpx.SlogLogger(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: withoutTime})))
 	logger.Debug("left out")
 	logger.Named("consume").With(zap.String("queue", "orders")).Warn("ended",
 		zap.Error(errors.New("no route")), zap.Duration("after", time.Second), zap.Int("attempt", 2), zap.Strings("of", []string{"a", "b"}))
@@ -39,10 +39,10 @@ func TestSlogLogger(t *testing.T) {
 	}
 }
 
-// A service that logs with log/slog passes its handler to the client.
+// A service that logs with log/slog passes its logger to the client.
 func ExampleSlogLogger() {
 	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	client, err := amqpx.Open(context.Background(), amqpx.Config{URL: brokerURL(), Logger: amqpx.SlogLogger(logger.Handler())})
+	client, err := amqpx.Open(context.Background(), amqpx.Config{URL: brokerURL(), Logger: amqpx.SlogLogger(logger)})
 	if err != nil {
 		log.Fatal(err)
 	}

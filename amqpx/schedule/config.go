@@ -218,7 +218,7 @@ type Config struct {
 	// while a goroutine reads from a connection. Without VirtualTime, Run polls in a bubble with SQLite. With a database
 	// server, it returns ErrClock, because a bubble's clock starts in the year 2000.
 	VirtualTime bool
-	// Logger receives the log messages. If it is nil, nothing is logged.
+	// Logger receives the log messages. Use amqpx.SlogLogger for a logger of log/slog. If it is nil, nothing is logged.
 	Logger *zap.Logger
 }
 

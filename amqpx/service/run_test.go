@@ -60,7 +60,7 @@ func atDatabase(t *testing.T) string {
 func open(t *testing.T, srv *amqptest.Server, o service.Options, lines ...string) *service.Service {
 	t.Helper()
 	o.File = fileOf(t, append(lines, atBroker)...)
-	o.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	o.Logger = amqpx.SlogLogger(slog.New(slog.NewTextHandler(t.Output(), nil)))
 	o.Client = func(c *amqpx.Config) { c.Dial = srv.Dial }
 	s, err := service.Open(t.Context(), o)
 	if err != nil {
@@ -281,7 +281,6 @@ func TestOpenErrors(t *testing.T) {
 		"tables":   {file: fileOf(t, atBroker, atDatabase(t)), want: []string{"database: ", "Options.Migrate"}, is: schedule.ErrNoTable},
 		"driver":   {file: fileOf(t, atBroker, "database: {url: 'mysql://shop:hunter2@h/shop'}"), want: []string{"config/mysql"}, is: config.ErrNoDriver},
 		"broker":   {file: fileOf(t, "broker: {url: 'amqp://shop:hunter2@127.0.0.1:1/'}"), want: []string{"open: ", "127.0.0.1:1"}},
-		"loggers":  {o: service.Options{Logger: slog.Default(), Zap: amqpx.SlogLogger(slog.DiscardHandler)}, want: []string{"both"}, is: config.ErrConfig},
 		"drain":    {o: service.Options{DrainTimeout: -1}, want: []string{"DrainTimeout"}, is: config.ErrConfig},
 		"unit":     {o: service.Options{DrainTimeout: 30}, want: []string{"DrainTimeout", "30*time.Second"}, is: config.ErrConfig},
 	} {
@@ -289,9 +288,7 @@ func TestOpenErrors(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			c.o.File = c.file
-			if c.o.Zap == nil {
-				c.o.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
-			}
+			c.o.Logger = amqpx.SlogLogger(slog.New(slog.NewTextHandler(t.Output(), nil)))
 			if name != "broker" {
 				c.o.Client = func(cfg *amqpx.Config) { cfg.Dial = srv.Dial }
 			}
@@ -455,7 +452,7 @@ func TestFirstLine(t *testing.T) {
 				o.File = fileOf(t, "destinations: [{name: mail, queue: mail}]")
 			}
 			core, seen := logs.New(zap.InfoLevel)
-			o.Zap = zap.New(core)
+			o.Logger = zap.New(core)
 			s, err := service.Open(t.Context(), o)
 			if err != nil {
 				t.Fatal(err)

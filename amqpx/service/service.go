@@ -35,10 +35,9 @@ type Options struct {
 	// File is the path of the YAML file. The environment overrides the file; see package config.
 	File string
 
-	// Logger is the logger of the client, the store and the service; the default is slog.Default.
-	Logger *slog.Logger
-	// Zap is a zap logger that replaces Logger. Set at most one of the two.
-	Zap *zap.Logger
+	// Logger is the logger of the client, the store and the service. Use amqpx.SlogLogger for a logger of log/slog. The
+	// default is slog.Default.
+	Logger *zap.Logger
 
 	// Database is a database that the program has opened: a *sql.DB, or the pgxtx.Database of a pool. It stays open.
 	// The default is the database.url of the file. If there is neither, the service has no tasks, and DB and Tasks are
@@ -92,9 +91,6 @@ const openTimeout = 30 * time.Second
 // or for 30 s if ctx has no deadline. It also writes the file's recurring tasks to the database. Run or Close closes
 // what Open has opened. For the errors, see the package comment.
 func Open(ctx context.Context, o Options) (s *Service, err error) {
-	if o.Logger != nil && o.Zap != nil {
-		return nil, fmt.Errorf("%w: both Logger and Zap are set; set only one", config.ErrConfig)
-	}
 	if o.DrainTimeout < 0 {
 		return nil, fmt.Errorf("%w: DrainTimeout: %s; expected 0 for the default, or more", config.ErrConfig, topology.FormatDuration(o.DrainTimeout))
 	}
@@ -105,9 +101,9 @@ func Open(ctx context.Context, o Options) (s *Service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s = &Service{Config: cfg, Logger: o.Zap, drain: cmp.Or(o.DrainTimeout, defaultDrainTimeout), virtual: o.VirtualTime}
+	s = &Service{Config: cfg, Logger: o.Logger, drain: cmp.Or(o.DrainTimeout, defaultDrainTimeout), virtual: o.VirtualTime}
 	if s.Logger == nil {
-		s.Logger = amqpx.SlogLogger(cmp.Or(o.Logger, slog.Default()).Handler())
+		s.Logger = amqpx.SlogLogger(slog.Default())
 	}
 	if s.Telemetry, err = telemetry.New(o.Telemetry); err != nil {
 		return nil, err

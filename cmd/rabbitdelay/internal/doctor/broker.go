@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -170,7 +171,7 @@ func (x *examination) checkAlarms() {
 	}
 	blocked := x.snap.BlockedConnections
 	x.about(blocked, Finding{ID: "connections-blocked", Severity: SeverityWarning,
-		What: fmt.Sprintf("%s blocked: %s.", counted(len(blocked), "connection is", "connections are"), list(blocked)),
+		What: fmt.Sprintf("%s blocked: %s.", shown.Count(len(blocked), "connection is", "connections are"), list(blocked)),
 		Why:  "Messages sent on them wait, and fail at their deadlines.",
 		Fix:  "rabbitmq-diagnostics alarms   # the connections continue automatically when the alarm ends",
 	})

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
 
 func (x *examination) checkClock() {
@@ -56,7 +58,7 @@ func (x *examination) ownClock(off []Clock, names []string) {
 		Fix: "timedatectl set-ntp true   # or chronyc makestep, on the machine whose clock is wrong",
 	}
 	if len(off) > 1 {
-		f.What = fmt.Sprintf("The clocks of %s differ from this machine's: %s.", counted(len(off), "node", "nodes"), figures(off))
+		f.What = fmt.Sprintf("The clocks of %s differ from this machine's: %s.", shown.Count(len(off), "node", "nodes"), figures(off))
 		if low, high := apart(off); len(off) == len(x.snap.Clocks) && !high.certainly(low, x.cfg.ClockTolerance) {
 			f.Fix = "timedatectl set-ntp true   # or chronyc makestep, on this machine, because the nodes agree with each other"
 		}

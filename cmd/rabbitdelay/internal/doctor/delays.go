@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -38,7 +39,7 @@ func (x *examination) checkMissing() {
 	}
 	if n := x.snap.Live.ConnectionLimit; n > 0 && n < clientConnections {
 		x.found(Finding{ID: "connection-limit", Severity: SeverityCritical,
-			What: fmt.Sprintf("The virtual host %q allows %s, but one client uses three.", x.cfg.Vhost, counted(n, "connection", "connections")),
+			What: fmt.Sprintf("The virtual host %q allows %s, but one client uses three.", x.cfg.Vhost, shown.Count(n, "connection", "connections")),
 			Why:  "A client publishes on one connection, consumes on another, and declares destinations on a third. Without one of them it cannot send, or cannot consume.",
 			Fix:  x.ctl("set_vhost_limits", `{"max-connections": 100}`) + "   # or as many as all programs use together",
 		})
@@ -71,7 +72,7 @@ func (x *examination) checkMissing() {
 	} {
 		names := missing[m.kind]
 		x.about(names, Finding{ID: string(m.kind) + "-missing", Severity: SeverityCritical,
-			What: fmt.Sprintf("%s missing: %s.", counted(len(names), m.one, m.many), list(names)),
+			What: fmt.Sprintf("%s missing: %s.", shown.Count(len(names), m.one, m.many), list(names)),
 			Why:  m.why, Fix: x.run("apply"),
 		})
 	}
@@ -79,7 +80,7 @@ func (x *examination) checkMissing() {
 		x.notef("the layout %s is not on the broker, and destinations are not bound for it: %s", tag, RetiredAdvice)
 	}
 	if n := x.plan.Count(plan.ActionUnverified); n > 0 {
-		x.uncheckedf(AreaBindings, "%s could not be verified, because this needs the management API", counted(n, "binding", "bindings"))
+		x.uncheckedf(AreaBindings, "%s could not be verified, because this needs the management API", shown.Count(n, "binding", "bindings"))
 	}
 }
 
@@ -106,7 +107,7 @@ func (x *examination) checkConflicts() {
 		x.differing(steps)
 	}
 	x.about(once, Finding{ID: "dead-letter-at-most-once", Severity: SeverityCritical,
-		What: fmt.Sprintf("%s at most once: %s.", counted(len(once), "queue dead-letters", "queues dead-letter"), list(once)),
+		What: fmt.Sprintf("%s at most once: %s.", shown.Count(len(once), "queue dead-letters", "queues dead-letter"), list(once)),
 		Why: "Without both x-dead-letter-strategy: at-least-once and x-overflow: reject-publish the broker drops a message that the next queue " +
 			"cannot accept at that moment.",
 		Fix: x.replace(once),
@@ -124,7 +125,7 @@ func (x *examination) replace(names []string) string {
 	for _, n := range names {
 		l, ok := naming.LayoutOf(x.cfg.Prefix, n)
 		_, queue := x.want[n]
-		if !queue || len(names) > shown { // name the whole layout instead of an exchange, and instead of too many queues
+		if !queue || len(names) > maxListed { // name the whole layout instead of an exchange, and instead of too many queues
 			n = l.Name
 		}
 		if ok && !slices.Contains(parts, n) {

@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -50,7 +51,7 @@ func (x *examination) checkDestinations() {
 		x.checkRefuses(name, q)
 	}
 	if unknown > 0 {
-		x.uncheckedf(AreaArguments, "the arguments of %s (delivery limit, dead-letter exchange, consumer timeout) are unknown, because reading them needs the management API", counted(unknown, "destination queue", "destination queues"))
+		x.uncheckedf(AreaArguments, "the arguments of %s (delivery limit, dead-letter exchange, consumer timeout) are unknown, because reading them needs the management API", shown.Count(unknown, "destination queue", "destination queues"))
 	}
 }
 
@@ -58,15 +59,15 @@ func (x *examination) checkConsumers(name string, q plan.Queue) {
 	switch waiting := q.Ready(); {
 	case q.Consumers == 0 && q.Messages > 0:
 		x.found(Finding{ID: "destination-unconsumed", Severity: SeverityWarning, Objects: []string{name},
-			What: fmt.Sprintf("%s in the destination queue %s, which has no consumer.", counted(q.Messages, "message waits", "messages wait"), name),
+			What: fmt.Sprintf("%s in the destination queue %s, which has no consumer.", shown.Count(q.Messages, "message waits", "messages wait"), name),
 			Why:  "They arrived on time, but nothing consumes them.",
 			Fix:  "start the service that consumes " + name + "   # the messages wait until then",
 		})
 	case waiting > x.cfg.Backlog:
 		x.found(Finding{ID: "destination-backlog", Severity: SeverityWarning, Objects: []string{name},
-			What: fmt.Sprintf("%s in the destination queue %s, more than %s.", counted(waiting, "message waits", "messages wait"), name, thousands(x.cfg.Backlog)),
+			What: fmt.Sprintf("%s in the destination queue %s, more than %s.", shown.Count(waiting, "message waits", "messages wait"), name, shown.Number(x.cfg.Backlog)),
 			Why:  "Its consumers do not keep up, so each message is delayed by the messages before it.",
-			Fix:  fmt.Sprintf("start more consumers of %s, or raise their concurrency (WithConcurrency); the queue has %s now", name, counted(q.Consumers, "consumer", "consumers")),
+			Fix:  fmt.Sprintf("start more consumers of %s, or raise their concurrency (WithConcurrency); the queue has %s now", name, shown.Count(q.Consumers, "consumer", "consumers")),
 		})
 	}
 }
@@ -147,7 +148,7 @@ func (x *examination) checkDeliveryLimit(name string, q plan.Queue) {
 		why += " With a limit this low, a consumer that only holds messages until they are due (a lead) can lose them when its connection is lost twice in a short time."
 	}
 	x.found(Finding{ID: "destination-delivery-limit", Severity: SeverityWarning, Objects: []string{name},
-		What: fmt.Sprintf("The destination queue %s drops a message after %s%s, and has no dead-letter exchange.", name, counted(limit, "delivery", "deliveries"), origin),
+		What: fmt.Sprintf("The destination queue %s drops a message after %s%s, and has no dead-letter exchange.", name, shown.Count(limit, "delivery", "deliveries"), origin),
 		Why:  why,
 		Fix:  x.ownPolicy(name, q, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": dead}) + first,
 	})
@@ -163,11 +164,11 @@ func (x *examination) checkDeadLetters() {
 			continue
 		}
 		if q.Consumers > 0 {
-			x.notef("%s in %s, which has %s", counted(q.Messages, "dead letter is", "dead letters are"), dead, counted(q.Consumers, "consumer", "consumers"))
+			x.notef("%s in %s, which has %s", shown.Count(q.Messages, "dead letter is", "dead letters are"), dead, shown.Count(q.Consumers, "consumer", "consumers"))
 			continue
 		}
 		names = append(names, dead)
-		counts = append(counts, thousands(q.Messages)+" in "+dead)
+		counts = append(counts, shown.Number(q.Messages)+" in "+dead)
 		moves = append(moves, x.run("requeue --queue "+shellQuote(dead)))
 	}
 	if len(names) == 0 {
@@ -210,10 +211,10 @@ func (x *examination) checkDrops(name string, q plan.Queue) {
 		}
 		if o := overflow(q); o == "" || o == argument.DropHead {
 			if n, ok := lower(q.Arguments[argument.MaxLength], q.EffectivePolicy["max-length"]); ok {
-				report("if it has more than %s messages, the oldest are dropped", thousands(n))
+				report("if it has more than %s messages, the oldest are dropped", shown.Number(n))
 			}
 			if n, ok := lower(q.Arguments[argument.MaxLengthBytes], q.EffectivePolicy["max-length-bytes"]); ok {
-				report("if it has more than %s bytes, the oldest messages are dropped", thousands(n))
+				report("if it has more than %s bytes, the oldest messages are dropped", shown.Number(n))
 			}
 		}
 	}
@@ -248,14 +249,14 @@ func (x *examination) checkUnhandled(name string, q plan.Queue) {
 	}
 	if o := overflow(q); o == "" || o == argument.DropHead {
 		if n, ok := byPolicy(argument.MaxLength, "max-length"); ok {
-			report("the oldest messages if it has more than %s", thousands(n))
+			report("the oldest messages if it has more than %s", shown.Number(n))
 		}
 		if n, ok := byPolicy(argument.MaxLengthBytes, "max-length-bytes"); ok {
-			report("the oldest messages if it has more than %s bytes", thousands(n))
+			report("the oldest messages if it has more than %s bytes", shown.Number(n))
 		}
 	}
 	if n, ok := byPolicy(argument.DeliveryLimit, "delivery-limit"); ok && n < safeLimit && q.Type == topology.Quorum && x.version.Known() && x.version.Before(4, 3, 0) {
-		report("messages that consumers have returned more than %s, even if they only held them until they were due", counted(n, "time", "times"))
+		report("messages that consumers have returned more than %s, even if they only held them until they were due", shown.Count(n, "time", "times"))
 	}
 	if len(limits) == 0 {
 		return
@@ -275,7 +276,7 @@ func (x *examination) checkRoutes() {
 			continue
 		}
 		x.found(Finding{ID: "route-stuck", Severity: SeverityCritical, Objects: []string{queue},
-			What: fmt.Sprintf("%s for the exchange %s with the routing key %q.", counted(waiting, "message waits", "messages wait"), d.Exchange, d.RoutingKey),
+			What: fmt.Sprintf("%s for the exchange %s with the routing key %q.", shown.Count(waiting, "message waits", "messages wait"), d.Exchange, d.RoutingKey),
 			Why:  fmt.Sprintf("The exchange has no route for them. They stay in %s, and the broker tries again every few minutes; nothing is lost.", queue),
 			Fix:  fmt.Sprintf("rabbitmqadmin -V %s declare binding source=%s destination=QUEUE routing_key=%s", shellQuote(x.cfg.Vhost), shellQuote(d.Exchange), shellQuote(d.RoutingKey)),
 		})
@@ -306,7 +307,7 @@ func (x *examination) checkRefuses(name string, q plan.Queue) {
 	}
 	if full && waiting > 0 {
 		severity = SeverityCritical
-		what += "; " + counted(waiting, "message that is due waits", "messages that are due wait") + " in delay queues"
+		what += "; " + shown.Count(waiting, "message that is due waits", "messages that are due wait") + " in delay queues"
 	}
 	x.found(Finding{ID: "destination-refuses", Severity: severity, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s %s.", name, what),
@@ -322,10 +323,10 @@ func bound(q plan.Queue) (most string, full bool) {
 		return "", false
 	}
 	if n, ok := lower(q.Arguments[argument.MaxLength], q.EffectivePolicy["max-length"]); ok {
-		most, full = counted(n, "message", "messages"), q.Ready()*5 >= n*4
+		most, full = shown.Count(n, "message", "messages"), q.Ready()*5 >= n*4
 	}
 	if n, ok := lower(q.Arguments[argument.MaxLengthBytes], q.EffectivePolicy["max-length-bytes"]); ok {
-		most = strings.TrimPrefix(most+" or "+counted(n, "byte", "bytes"), " or ")
+		most = strings.TrimPrefix(most+" or "+shown.Count(n, "byte", "bytes"), " or ")
 		full = full || q.ReadyBytes*5 >= n*4
 	}
 	return most, full

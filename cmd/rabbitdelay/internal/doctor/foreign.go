@@ -6,6 +6,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -36,7 +37,7 @@ func (x *examination) checkUnparked(deliver string) {
 	}
 	what := fmt.Sprintf("The exchange %s has no alternate exchange.", deliver)
 	if leaving > 0 {
-		what += " " + counted(leaving, "message that is due waits", "messages that are due wait") + " in the level queues in front of it."
+		what += " " + shown.Count(leaving, "message that is due waits", "messages that are due wait") + " in the level queues in front of it."
 	}
 	x.found(Finding{ID: "foreign-unparked", Severity: SeverityWarning, Objects: []string{deliver}, What: what,
 		Why: "A message whose destination is gone when it is due stays in its level queue, which tries again every few minutes. 32 such messages stop the level queue for all messages, including those of the other system. A classic level queue loses them.",
@@ -80,7 +81,7 @@ func (x *examination) foreignDiffers(steps []plan.Step) (left []plan.Step) {
 	}
 	system, _ := foreign.System(first.Name)
 	x.about(names, Finding{ID: "foreign-differs", Severity: SeverityCritical,
-		What: fmt.Sprintf("%s: %s: %s.", counted(len(names), "object of "+system+" differs from its definition", "objects of "+system+" differ from their definitions"), list(names), strings.Join(differences(first), "; ")),
+		What: fmt.Sprintf("%s: %s: %s.", shown.Count(len(names), "object of "+system+" differs from its definition", "objects of "+system+" differ from their definitions"), list(names), strings.Join(differences(first), "; ")),
 		Why:  "Apply and declaring clients fail. The objects belong to the other system, which could not start either if they were changed.",
 		Fix:  "set delay.queue_type to the type that its queues have (Celery: broker_native_delayed_delivery_queue_type), or broker.declare: nothing   # which uses the objects as they are",
 	})

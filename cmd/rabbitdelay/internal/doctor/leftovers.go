@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -60,7 +61,7 @@ func (x *examination) checkLeftovers() {
 		switch {
 		case unknown > 0:
 			x.notef("it is unknown whether %s has drained, because %s not report all messages; at least %s in its %s. The layout is an older one, or belongs to another configuration",
-				layout.Name, counted(unknown, "queue does", "queues do"), counted(messages, "message waits", "messages wait"), counted(len(queues), "queue", "queues"))
+				layout.Name, shown.Count(unknown, "queue does", "queues do"), shown.Count(messages, "message waits", "messages wait"), shown.Count(len(queues), "queue", "queues"))
 		case messages == 0:
 			parts := []string{layout.Name}
 			if slices.ContainsFunc(x.cfg.Want.Queues, func(q topology.Queue) bool {
@@ -74,10 +75,10 @@ func (x *examination) checkLeftovers() {
 				whose, command = "the layout is in delay.previous. Once no process sends with it, delete it", x.run("retire")
 			}
 			x.notef("%s has drained. It has %s that this configuration does not use; %s:\n%s",
-				layout.Name, counted(len(queues), "empty delay queue", "empty delay queues"), whose, command)
+				layout.Name, shown.Count(len(queues), "empty delay queue", "empty delay queues"), whose, command)
 		case x.snap.Live.BindingsKnown && !x.boundFor(layout.Tag):
 			x.about(full, Finding{ID: "leftover-unbound", Severity: SeverityCritical,
-				What: fmt.Sprintf("%s in %s of the layout %s, for which no destination is bound.", counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), layout.Name),
+				What: fmt.Sprintf("%s in %s of the layout %s, for which no destination is bound.", shown.Count(messages, "message waits", "messages wait"), shown.Count(len(full), "queue", "queues"), layout.Name),
 				Why:  "They will be parked when they are due, instead of being delivered.",
 				Fix:  "set " + previousSetting(layout, queues) + " in the file that has their destinations, then " + x.run("apply"),
 			})
@@ -87,7 +88,7 @@ func (x *examination) checkLeftovers() {
 				unbound = nil
 			}
 			x.about(unbound, Finding{ID: "leftover-partly-unbound", Severity: SeverityWarning,
-				What: fmt.Sprintf("%s in the layout %s, for which %s not bound: %s.", counted(messages, "message waits", "messages wait"), layout.Name, counted(len(unbound), "destination is", "destinations are"), list(unbound)),
+				What: fmt.Sprintf("%s in the layout %s, for which %s not bound: %s.", shown.Count(messages, "message waits", "messages wait"), layout.Name, shown.Count(len(unbound), "destination is", "destinations are"), list(unbound)),
 				Why:  "Messages for these destinations will be parked when they are due, instead of being delivered. A destination that was created after the layout was changed has no messages there, but one that was deleted and created again may have some.",
 				Fix:  "set " + previousSetting(layout, queues) + " in the file that has these destinations, then " + x.run("apply"),
 			})
@@ -96,7 +97,7 @@ func (x *examination) checkLeftovers() {
 				state = "messages whose destinations are bound for it still arrive"
 			}
 			x.notef("%s has not drained: %s in %s. The layout is an older one, or belongs to another configuration; %s",
-				layout.Name, counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), state)
+				layout.Name, shown.Count(messages, "message waits", "messages wait"), shown.Count(len(full), "queue", "queues"), state)
 		}
 	}
 }

@@ -191,8 +191,8 @@ func (x *examination) patterns(names []string) string {
 			out = append(out, pattern)
 		}
 	}
-	if len(out) > shown {
-		out = append(out[:shown], "…")
+	if len(out) > maxListed {
+		out = append(out[:maxListed], "…")
 	}
 	return strings.Join(out, "|")
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -60,13 +61,13 @@ func (x *examination) checkAvailable() {
 		}
 	}
 	x.about(leaderless, Finding{ID: "quorum-lost", Severity: SeverityCritical,
-		What: fmt.Sprintf("%s no leader: %s.", counted(len(leaderless), "queue has", "queues have"), list(leaderless)),
+		What: fmt.Sprintf("%s no leader: %s.", shown.Count(len(leaderless), "queue has", "queues have"), list(leaderless)),
 		Why:  "Without a majority of their replicas they neither accept nor deliver messages, and the number of their messages is unknown. No message in them is lost.",
 		Fix:  "rabbitmqctl cluster_status   # start the nodes that are down",
 	})
 	if len(gone) > 0 {
 		x.about(gone, Finding{ID: "queue-process-gone", Severity: SeverityCritical,
-			What: fmt.Sprintf("%s no process: %s.", counted(len(gone), "queue has", "queues have"), list(gone)),
+			What: fmt.Sprintf("%s no process: %s.", shown.Count(len(gone), "queue has", "queues have"), list(gone)),
 			Why: "Their nodes are up and the queues are listed, but the queues neither accept nor deliver messages, and the number of their messages is unknown. " +
 				"No message in them is lost. Other tools may show them as running and empty.",
 			Fix: fmt.Sprintf("rabbitmqctl eval %s   # on the queue's node, for each queue; or restart the node",
@@ -74,12 +75,12 @@ func (x *examination) checkAvailable() {
 		})
 	}
 	x.about(down, Finding{ID: "queue-down", Severity: SeverityCritical,
-		What: fmt.Sprintf("%s down: %s.", counted(len(down), "classic queue is", "classic queues are"), list(down)),
+		What: fmt.Sprintf("%s down: %s.", shown.Count(len(down), "classic queue is", "classic queues are"), list(down)),
 		Why:  "A classic queue is on one node. Until that node is back, the queue neither accepts nor delivers messages, and the number of its messages is unknown.",
 		Fix:  "rabbitmqctl cluster_status   # start the nodes that are down",
 	})
 	if all := x.snap.Live.Unavailable(); len(all) > 0 {
-		x.uncheckedf(AreaMessages, "%s, so the number of their messages is unknown: %s", counted(len(all), "queue does not answer", "queues do not answer"), list(all))
+		x.uncheckedf(AreaMessages, "%s, so the number of their messages is unknown: %s", shown.Count(len(all), "queue does not answer", "queues do not answer"), list(all))
 	}
 }
 
@@ -115,17 +116,17 @@ func (x *examination) checkPlaces() {
 		}
 	}
 	x.about(classic, Finding{ID: "classic-on-cluster", Severity: SeverityWarning,
-		What: fmt.Sprintf("%s on only one of %d nodes: %s.", counted(len(classic), "classic delay queue is", "classic delay queues are"), nodes, list(classic)),
+		What: fmt.Sprintf("%s on only one of %d nodes: %s.", shown.Count(len(classic), "classic delay queue is", "classic delay queues are"), nodes, list(classic)),
 		Why:  "While that node is down, their messages are late. If it is lost, the messages are lost too. If it is killed, messages in transit between two queues are lost.",
 		Fix:  "set delay.queue_type: quorum, and list destination queues that stay classic under queues, then " + x.run("apply") + "   # the classic delay queues drain alongside the new ones",
 	})
 	x.about(few, Finding{ID: "quorum-members", Severity: SeverityWarning,
-		What: fmt.Sprintf("%s fewer replicas than the cluster of %d nodes could hold: %s.", counted(len(few), "quorum queue has", "quorum queues have"), nodes, list(few)),
+		What: fmt.Sprintf("%s fewer replicas than the cluster of %d nodes could hold: %s.", shown.Count(len(few), "quorum queue has", "quorum queues have"), nodes, list(few)),
 		Why:  "They were created when there were fewer nodes. With fewer than three replicas, the loss of one node stops them.",
 		Fix:  fmt.Sprintf("rabbitmq-queues grow NODE all --vhost-pattern '^%s$' --queue-pattern '^%s\\.'   # for each node that lacks them", regexp.QuoteMeta(x.cfg.Vhost), regexp.QuoteMeta(x.cfg.Prefix)),
 	})
 	x.about(part, Finding{ID: "quorum-offline", Severity: SeverityWarning,
-		What: fmt.Sprintf("%s a replica that is down: %s.", counted(len(part), "quorum queue has", "quorum queues have"), list(part)),
+		What: fmt.Sprintf("%s a replica that is down: %s.", shown.Count(len(part), "quorum queue has", "quorum queues have"), list(part)),
 		Why:  "The loss of one more node may stop them.",
 		Fix:  "rabbitmqctl cluster_status   # start the node that is down",
 	})
@@ -162,10 +163,10 @@ func (x *examination) checkParked() {
 				dests = append(dests, d)
 			}
 		}
-		why += fmt.Sprintf(" The first %s for %s.", counted(len(x.snap.ParkedSamples), "is", "are"), list(dests))
+		why += fmt.Sprintf(" The first %s for %s.", shown.Count(len(x.snap.ParkedSamples), "is", "are"), list(dests))
 	}
 	x.found(Finding{ID: "parked-messages", Severity: SeverityCritical, Objects: []string{parked},
-		What: fmt.Sprintf("%s in the queue %s.", counted(q.Messages, "message is", "messages are"), parked),
+		What: fmt.Sprintf("%s in the queue %s.", shown.Count(q.Messages, "message is", "messages are"), parked),
 		Why:  why, Fix: "declare the destination (" + x.run("apply") + "), then send the messages to it: " + x.run("requeue --parked"),
 	})
 }

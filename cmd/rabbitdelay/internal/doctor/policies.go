@@ -11,6 +11,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
 
 // checkPolicies reports the effects of policies on delay queues, dead-letter queues and the parked queue, with one
@@ -41,7 +42,7 @@ func (x *examination) checkPolicies() {
 		}
 		x.found(Finding{ID: id, Severity: x.severityOf(w, names), Objects: names,
 			What: fmt.Sprintf("%s sets %s to %s on %s: %s.", policy, w.Key, argument.Format(w.Value),
-				counted(len(names), one, many), list(names)),
+				shown.Count(len(names), one, many), list(names)),
 			Why: strings.ToUpper(w.Effect[:1]) + w.Effect[1:] + ".",
 			Fix: x.exempt(w),
 		})

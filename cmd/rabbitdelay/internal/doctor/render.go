@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
 
 // Style contains the options of Render.
@@ -112,9 +114,9 @@ func (p *printer) summary(r Report) string {
 		parts = append(parts, p.paint(red, fmt.Sprintf("%d critical", n)))
 	}
 	if n := r.Count(SeverityWarning); n > 0 {
-		parts = append(parts, p.paint(yellow, counted(n, "warning", "warnings")))
+		parts = append(parts, p.paint(yellow, shown.Count(n, "warning", "warnings")))
 	}
-	return counted(len(r.Findings), "finding", "findings") + ": " + strings.Join(parts, ", ")
+	return shown.Count(len(r.Findings), "finding", "findings") + ": " + strings.Join(parts, ", ")
 }
 
 func (p *printer) linef(format string, args ...any) { fmt.Fprintf(&p.b, format+"\n", args...) }
@@ -160,8 +162,8 @@ func visible(s string) string {
 	}, s)
 }
 
-// shown is the number of names that a sentence lists. Finding.Objects contains all names.
-const shown = 3
+// maxListed is the number of names that a sentence lists. Finding.Objects contains all names.
+const maxListed = 3
 
 func texts[T any](all []T, text func(T) string) []string {
 	out := make([]string, len(all))
@@ -173,29 +175,13 @@ func texts[T any](all []T, text func(T) string) []string {
 
 // list formats names as "a, b, c and 4 more".
 func list(names []string) string {
-	if len(names) <= shown+1 {
+	if len(names) <= maxListed+1 {
 		if n := len(names); n > 1 {
 			return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
 		}
 		return strings.Join(names, "")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
-}
-
-// counted formats a number with its noun, as in "1 queue" or "12,345 queues".
-func counted[N int | int64](n N, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return thousands(int64(n)) + " " + many
-}
-
-func thousands(n int64) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListed], ", "), len(names)-maxListed)
 }
 
 // ctl returns a rabbitmqctl command for the virtual host. It quotes arguments for a shell if necessary.

@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -268,7 +269,7 @@ func (x *examination) checkStandstill() {
 	})
 	why, fix := x.whyStandstill()
 	x.about(names, Finding{ID: "delay-standstill", Severity: SeverityCritical,
-		What: fmt.Sprintf("%s messages for longer than the TTL, and none has left the queue: %s.", counted(len(names), "delay queue keeps", "delay queues keep"), list(figures)),
+		What: fmt.Sprintf("%s messages for longer than the TTL, and none has left the queue: %s.", shown.Count(len(names), "delay queue keeps", "delay queues keep"), list(figures)),
 		Why:  "They are late, with everything behind them. " + why, Fix: fix,
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -40,14 +41,14 @@ func (x *examination) checkTasks() {
 		idle := texts(t.Idle, func(r IdleRecurring) string { return r.Name })
 		reasons := texts(t.Idle, func(r IdleRecurring) string { return fmt.Sprintf("%q: %s", r.Name, r.Reason) })
 		x.found(Finding{ID: "recurring-not-planned", Severity: SeverityCritical, Objects: idle,
-			What: fmt.Sprintf("%s no tasks at present: %s.", counted(len(idle), "recurring task creates", "recurring tasks create"), list(reasons)),
+			What: fmt.Sprintf("%s no tasks at present: %s.", shown.Count(len(idle), "recurring task creates", "recurring tasks create"), list(reasons)),
 			Why:  "Their occurrences are not scheduled until the cause is fixed. Other recurring tasks are not affected.",
 			Fix:  x.run("schedules show") + " " + shellQuote(idle[0]) + "   # shows the whole recurring task; after you have corrected its row, its file or its relay, it continues according to its misfire policy",
 		})
 	}
 	unlisted := texts(t.Unlisted, func(u UnlistedTasks) string { return u.Destination })
 	each := texts(t.Unlisted, func(u UnlistedTasks) string {
-		return fmt.Sprintf("%s for %s", counted(u.Pending, "task", "tasks"), u.Destination)
+		return fmt.Sprintf("%s for %s", shown.Count(u.Pending, "task", "tasks"), u.Destination)
 	})
 	x.about(unlisted, Finding{ID: "tasks-not-listed", Severity: SeverityWarning,
 		What: fmt.Sprintf("Pending tasks have destinations that the file does not list: %s.", list(each)),
@@ -56,7 +57,7 @@ func (x *examination) checkTasks() {
 	})
 	x.checkAhead()
 	number := func(n int64) string {
-		text := counted(n, "task is", "tasks are")
+		text := shown.Count(n, "task is", "tasks are")
 		if t.More {
 			text = "At least " + text
 		}
@@ -96,9 +97,9 @@ func Missing(cfg Config, snap Snapshot) (n int64, unknown string) {
 	case n <= 0:
 		return 0, ""
 	case !snap.Live.BindingsKnown:
-		return 0, fmt.Sprintf("only %s could be seen, because seeing all of them needs the management API", counted(there, "message", "messages"))
+		return 0, fmt.Sprintf("only %s could be seen, because seeing all of them needs the management API", shown.Count(there, "message", "messages"))
 	case len(unseen) > 0:
-		return 0, fmt.Sprintf("%s can be seen, and the number of messages in these queues is unknown: %s", counted(there, "message", "messages"), list(unseen))
+		return 0, fmt.Sprintf("%s can be seen, and the number of messages in these queues is unknown: %s", shown.Count(there, "message", "messages"), list(unseen))
 	}
 	return n, ""
 }
@@ -152,7 +153,7 @@ func (x *examination) checkAhead() {
 	t := x.snap.Tasks
 	missing, unknown := Missing(x.cfg, x.snap)
 	if unknown != "" {
-		x.uncheckedf(AreaMessages, "%s not due yet and marked as sent; it is unknown whether each still has a message: %s", counted(t.Ahead, "task is", "tasks are"), unknown)
+		x.uncheckedf(AreaMessages, "%s not due yet and marked as sent; it is unknown whether each still has a message: %s", shown.Count(t.Ahead, "task is", "tasks are"), unknown)
 	}
 	if missing == 0 {
 		return
@@ -162,7 +163,7 @@ func (x *examination) checkAhead() {
 		of = "that are marked as sent have no message on the broker any more"
 	}
 	x.found(Finding{ID: "tasks-without-message", Severity: SeverityCritical,
-		What: fmt.Sprintf("At least %s %s.", counted(missing, "task", "tasks"), of),
+		What: fmt.Sprintf("At least %s %s.", shown.Count(missing, "task", "tasks"), of),
 		Why: "The virtual host or the queues with their messages were deleted or purged, or the relay sends to another broker. " +
 			"The relay sends tasks again when they are overdue and nothing shows that their messages still exist, which is " + t.Again() + ", so they will be at least that late.",
 		Fix: x.run("tasks reschedule --all --by 1ms") + "   # sends all pending tasks again, due a millisecond later; any messages that still exist then have no effect",

@@ -9,6 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -25,9 +26,9 @@ type QueueCount struct {
 // such as "1 consumer".
 func (c QueueCount) String() string {
 	if c.Messages > 0 {
-		return counted(c.Messages, "message")
+		return shown.Count(c.Messages, "message", "messages")
 	}
-	return counted(c.Consumers, "consumer")
+	return shown.Count(c.Consumers, "consumer", "consumers")
 }
 
 // ErrNotEmpty is wrapped by every *NotEmptyError.
@@ -52,7 +53,7 @@ func (e *NotEmptyError) Error() string {
 		advice = fmt.Sprintf("at most %d may be deleted", *e.Bound)
 	}
 	return fmt.Sprintf("refused: %s in %s, %d of them waiting in delay queues (%s); %s",
-		counted(e.Total, "message"), counted(int64(len(e.Queues)), "queue"), delayed, listCounts(e.Queues, func(q QueueCount) int64 { return q.Messages }), advice)
+		shown.Count(e.Total, "message", "messages"), shown.Count(int64(len(e.Queues)), "queue", "queues"), delayed, listCounts(e.Queues, func(q QueueCount) int64 { return q.Messages }), advice)
 }
 
 // Unwrap makes errors.Is(err, ErrNotEmpty) true.
@@ -100,7 +101,7 @@ func (e *UnavailableError) Error() string {
 		text += fmt.Sprintf(", and %d more", more)
 	}
 	return fmt.Sprintf("refused: %s without a leader, or on a node that is down (%s), so the number of their messages is unknown; start the nodes that are down",
-		counted(int64(len(e.Queues)), "queue"), text)
+		shown.Count(int64(len(e.Queues)), "queue", "queues"), text)
 }
 
 // Unwrap makes errors.Is(err, ErrUnseen) true.
@@ -117,7 +118,7 @@ func (e *UncountedError) Error() string {
 		text += fmt.Sprintf(", and %d more", more)
 	}
 	return fmt.Sprintf("refused: the management API has not counted the messages of %s yet (%s), so the number of their messages that are not ready is unknown; try again in 10 s. If the broker's configuration disables statistics (management_agent.disable_metrics_collector), it never counts them; --force deletes the queues together with all their messages",
-		counted(int64(len(e.Queues)), "queue"), text)
+		shown.Count(int64(len(e.Queues)), "queue", "queues"), text)
 }
 
 // Unwrap makes errors.Is(err, ErrUnseen) true.

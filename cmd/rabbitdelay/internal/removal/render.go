@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -61,28 +62,21 @@ func (g *group) String() string {
 		var parts []string
 		for _, k := range []topology.Kind{topology.KindQueue, topology.KindExchange, topology.KindBinding} {
 			if n := g.counts[k]; n > 0 {
-				parts = append(parts, counted(int64(n), string(k)))
+				parts = append(parts, shown.Count(n, string(k), string(k)+"s"))
 			}
 		}
 		text = strings.Join(parts, ", ") + " of " + cmp.Or(g.Layout, "destinations")
 	}
 	if g.Messages > 0 {
-		text += ", with " + counted(g.Messages, "message")
+		text += ", with " + shown.Count(g.Messages, "message", "messages")
 	}
 	if g.Consumers > 0 {
-		text += ", with " + counted(g.Consumers, "consumer")
+		text += ", with " + shown.Count(g.Consumers, "consumer", "consumers")
 	}
 	if g.Reason != "" {
 		text += ": " + g.Reason
 	}
 	return text
-}
-
-func counted(n int64, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %ss", n, one)
 }
 
 // MarshalJSON returns {"kind":…,"name":…,"action":…,"reason":…,"messages":n,"consumers":n}, without empty fields.

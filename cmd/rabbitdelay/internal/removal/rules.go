@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/foreign"
 	"github.com/rabbitdelay/rabbitdelay/internal/naming"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -200,9 +201,9 @@ func (x *remover) rule(s Step) string {
 		case len(x.others) > 0:
 			return fmt.Sprintf("the layout %s also exists", x.others[0].layout.Name)
 		case s.Messages > 0:
-			return "it contains " + counted(s.Messages, "message")
+			return "it contains " + shown.Count(s.Messages, "message", "messages")
 		case s.Consumers > 0:
-			return "it has " + counted(s.Consumers, "consumer")
+			return "it has " + shown.Count(s.Consumers, "consumer", "consumers")
 		}
 	case foreignPart:
 		system, _ := foreign.System(belongs)

@@ -67,10 +67,10 @@ func (e *StuckError) Error() string {
 // Unwrap returns the context's error.
 func (e *StuckError) Unwrap() error { return e.Err }
 
-// lane is the state of one queue. Window.mu guards all fields except room.
+// lane is the state of one queue. Window.mu guards all fields except budget.
 type lane struct {
 	name     string
-	room     *semaphore.Weighted
+	budget   *semaphore.Weighted
 	inflight int
 	counted  int64     // how much of the window the lane occupies
 	round    int       // number of times that counted was reset
@@ -166,7 +166,7 @@ func (win *Window) Find(wk Route, queue string, dest func() string) Entry {
 		win.routes[wk] = w
 	}
 	if l == nil {
-		l = &lane{name: queue, room: semaphore.NewWeighted(win.perLane)}
+		l = &lane{name: queue, budget: semaphore.NewWeighted(win.perLane)}
 		if l.name == "" {
 			l.name = dest()
 		}
@@ -202,11 +202,11 @@ func (win *Window) forgetIdle() {
 // TryEnter returns a share if one is available without waiting.
 func (win *Window) TryEnter(e Entry, cost int64) (Share, bool) {
 	w, l := e.route, e.lane
-	if !l.room.TryAcquire(cost) {
+	if !l.budget.TryAcquire(cost) {
 		return Share{}, false
 	}
 	if open, _, _ := win.gate(w, l); !open || !win.whole.TryAcquire(cost) {
-		l.room.Release(cost)
+		l.budget.Release(cost)
 		return Share{}, false
 	}
 	return win.enterNow(w, l, cost), true
@@ -216,7 +216,7 @@ func (win *Window) TryEnter(e Entry, cost int64) (Share, bool) {
 // confirming.
 func (win *Window) Enter(ctx context.Context, e Entry, cost int64) (Share, error) {
 	w, l := e.route, e.lane
-	if err := l.room.Acquire(ctx, cost); err != nil {
+	if err := l.budget.Acquire(ctx, cost); err != nil {
 		return Share{}, win.why(l, err)
 	}
 	for {
@@ -230,13 +230,13 @@ func (win *Window) Enter(ctx context.Context, e Entry, cost int64) (Share, error
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			l.room.Release(cost)
+			l.budget.Release(cost)
 			return Share{}, win.why(l, ctx.Err())
 		}
 		t.Stop()
 	}
 	if err := win.whole.Acquire(ctx, cost); err != nil {
-		l.room.Release(cost)
+		l.budget.Release(cost)
 		return Share{}, win.why(l, err)
 	}
 	return win.enterNow(w, l, cost), nil
@@ -336,7 +336,7 @@ func (win *Window) leave(s Share, a answer) {
 	}
 	win.mu.Unlock()
 
-	l.room.Release(s.cost)
+	l.budget.Release(s.cost)
 	if counted {
 		win.whole.Release(s.cost)
 	}

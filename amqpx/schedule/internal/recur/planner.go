@@ -28,9 +28,9 @@ type Planner struct {
 	asides map[string]aside // rows that this relay skips for a time, by name; only the planning goroutine uses it
 }
 
-// longestLook bounds the pause between two polls for recurring tasks, so that a new row is planned long before its
+// longestPoll bounds the pause between two polls for recurring tasks, so that a new row is planned long before its
 // first tasks are due.
-const longestLook = 15 * time.Second
+const longestPoll = 15 * time.Second
 
 // Loop plans recurring tasks until ctx ends.
 func (p *Planner) Loop(ctx context.Context, report func(error)) {
@@ -67,12 +67,12 @@ const (
 // PlanAll plans all rows whose plan_at has passed, each in a separate transaction, and returns how long to wait before
 // the next call.
 func (p *Planner) PlanAll(ctx context.Context) (pause time.Duration, err error) {
-	pause = min(p.Poller.Interval, longestLook)
+	pause = min(p.Poller.Interval, longestPoll)
 	longest := p.Poller.Longest(pause)
 	maps.DeleteFunc(p.asides, func(_ string, a aside) bool { return !a.until.After(p.Poller.Now()) })
 	for failures := 0; failures < mostFailures && len(p.asides) < mostAside && ctx.Err() == nil; {
 		var next time.Duration
-		err := p.Poller.Answered(ctx, func(ctx context.Context) (err error) { next, err = p.nextLook(ctx, longest); return err })
+		err := p.Poller.Answered(ctx, func(ctx context.Context) (err error) { next, err = p.nextPoll(ctx, longest); return err })
 		if err != nil {
 			return pause, errors.Join(p.Aside(), err)
 		}
@@ -131,9 +131,9 @@ func (p *Planner) blame(ctx context.Context, s *rows.Schedule, why error) error 
 	return c.Blame(ctx, s, why, p.Poller.Now().Add(limitPause))
 }
 
-// nextLook returns how long to wait until the next row has to be planned. It returns at most longest, and 0 if a row is
+// nextPoll returns how long to wait until the next row has to be planned. It returns at most longest, and 0 if a row is
 // due now.
-func (p *Planner) nextLook(ctx context.Context, longest time.Duration) (time.Duration, error) {
+func (p *Planner) nextPoll(ctx context.Context, longest time.Duration) (time.Duration, error) {
 	c, err := p.DB.Conn(ctx)
 	if err != nil {
 		return 0, err

@@ -234,7 +234,7 @@ func TestConformsWithLittle(t *testing.T) {
 	for name, change := range map[string]func(w *world, c *service.Config){
 		"empty":       func(*world, *service.Config) {},
 		"no database": func(_ *world, c *service.Config) { c.Store, c.DB = nil, nil },
-		"no broker":   func(_ *world, c *service.Config) { c.Client, c.Look, c.Previous = nil, nil, nil },
+		"no broker":   func(_ *world, c *service.Config) { c.Client, c.Broker, c.Previous = nil, nil, nil },
 		"nothing":     func(_ *world, c *service.Config) { *c = service.Config{} },
 		"database gone": func(w *world, _ *service.Config) {
 			check(w.t, w.db.Close())

@@ -67,7 +67,7 @@ func newWorld(t *testing.T, change ...func(*world, *service.Config)) *world {
 	cfg := service.Config{
 		Store: w.store, DB: w.db, Keep: time.Hour, Discarded: t.TempDir(),
 		Client: func() (*amqpx.Client, error) { return w.client, nil },
-		Look: func(context.Context) (status.Source, error) {
+		Broker: func(context.Context) (status.Source, error) {
 			return status.Source{
 				Want:   doctor.Config{Want: want.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum), Prefix: topology.DefaultPrefix},
 				Broker: snapshot.Source{Dial: w.dial, SkipClock: true},

@@ -59,8 +59,8 @@ type Config struct {
 	DB    *sql.DB
 	// Client returns the client that requeues and discards messages. The client need not be connected yet.
 	Client func() (*amqpx.Client, error)
-	// Look returns the source for an inspection of the broker. Source.Tasks and Source.Peek are not used.
-	Look func(ctx context.Context) (status.Source, error)
+	// Broker returns the source for an inspection of the broker. Source.Tasks and Source.Peek are not used.
+	Broker func(ctx context.Context) (status.Source, error)
 	// Previous returns the earlier layouts that an operator may retire.
 	Previous func(ctx context.Context) (topology.Topology, error)
 	// Problem returns the reason why the process cannot do its work, or nil. The first page shows it.
@@ -153,7 +153,7 @@ func New(cfg Config) (*Console, error) {
 		}
 	}
 	c.core = service.New(service.Config{
-		Store: cfg.Store, DB: cfg.DB, Client: cfg.Client, Look: cfg.Look, Previous: cfg.Previous, Problem: cfg.Problem, Keep: cmp.Or(cfg.KeepAudit, DefaultKeepAudit), Discarded: cfg.Discarded, Logger: cfg.Logger,
+		Store: cfg.Store, DB: cfg.DB, Client: cfg.Client, Broker: cfg.Broker, Previous: cfg.Previous, Problem: cfg.Problem, Keep: cmp.Or(cfg.KeepAudit, DefaultKeepAudit), Discarded: cfg.Discarded, Logger: cfg.Logger,
 	})
 	mux := http.NewServeMux()
 	api.Register(mux, c.core, cfg.Prefix, cfg.Version, cfg.Logger)

@@ -39,7 +39,7 @@ func TestDriverErrorsAreHidden(t *testing.T) {
 	secret := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 9, 8, 7), Port: 5672}, Err: errors.New("refused for user shopuser")}
 	hidden := []string{"10.9.8.7", "shopuser"}
 	down := func(c *Config) {
-		c.Look = func(context.Context) (status.Source, error) {
+		c.Broker = func(context.Context) (status.Source, error) {
 			return status.Source{
 				Want:   doctor.Config{Want: topology.Topology{Destinations: []topology.Destination{{Queue: "orders"}}}, Prefix: topology.DefaultPrefix},
 				Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return nil, secret }, SkipClock: true},
@@ -84,7 +84,7 @@ func TestDriverErrorsAreHidden(t *testing.T) {
 
 // A console without a broker does not report that the broker does not answer.
 func TestConsoleWithoutABroker(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Look, c.Client, c.Previous = nil, nil, nil })
+	w := newWorld(t, func(c *Config) { c.Broker, c.Client, c.Previous = nil, nil, nil })
 	for path, want := range map[string]string{
 		"/": "This console is not connected to a broker.", "/dead": "This console is not connected to a broker.", "/layouts": "This console is not connected to a broker.",
 		"/dead-queue?queue=orders.dead": "is not connected to a broker", "/api/v1/status": "is not connected to a broker", "/trace?id=a": "is not connected to a broker",

@@ -75,7 +75,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	w.cfg = Config{
 		Store: w.store, DB: w.db, Version: "test", Discarded: filepath.Join(t.TempDir(), "discarded"),
 		Client: func() (*amqpx.Client, error) { return client, nil },
-		Look: func(context.Context) (status.Source, error) {
+		Broker: func(context.Context) (status.Source, error) {
 			return status.Source{
 				Want:   doctor.Config{Want: want.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum), Prefix: topology.DefaultPrefix},
 				Broker: snapshot.Source{Dial: w.dial, SkipClock: true},

@@ -236,18 +236,18 @@ func (r *relayPart) connect(ctx context.Context) (*amqpx.Client, error) {
 func (r *relayPart) prepare(ctx context.Context, client *amqpx.Client) (*schedule.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, preparing)
 	defer cancel()
-	look, err := schedule.New(r.db, nil, schedule.Config{Destination: r.cfg.Listed, Logger: r.Logger()})
+	reader, err := schedule.New(r.db, nil, schedule.Config{Destination: r.cfg.Listed, Logger: r.Logger()})
 	if err != nil {
 		return nil, err
 	}
-	if err := app.CheckTasks(ctx, look); err != nil || !r.relays {
-		return look, err
+	if err := app.CheckTasks(ctx, reader); err != nil || !r.relays {
+		return reader, err
 	}
 	listener, err := config.Listener(r.cfg.Database.URL)
 	if err != nil {
 		return nil, err
 	}
-	applied, err := r.ApplySchedules(ctx, look.Recurring(), r.cfg)
+	applied, err := r.ApplySchedules(ctx, reader.Recurring(), r.cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -246,8 +246,8 @@ func (r *serveRun) until(ctx context.Context, server *http.Server, served <-chan
 // whether the broker has the plugin.
 const relook = 5 * time.Minute
 
-// look returns the function with which the console inspects the broker.
-func (r *serveRun) look(cfg *config.Config) func(ctx context.Context) (status.Source, error) {
+// brokerSource returns the function with which the console inspects the broker.
+func (r *serveRun) brokerSource(cfg *config.Config) func(ctx context.Context) (status.Source, error) {
 	var mu sync.Mutex
 	var known status.Source
 	var at time.Time
@@ -277,7 +277,7 @@ func (r *serveRun) console(cfg *config.Config) (*console.Console, error) {
 	out := console.Config{
 		DB: r.relay.db, Client: r.relay.theClient, Problem: r.relay.health, Prefix: settings.PathPrefix, Users: settings.Users, Proxies: networks,
 		KeepAudit: settings.KeepAudit, Discarded: settings.Discarded, Title: settings.Title, Color: settings.Color, TraceURL: settings.TraceURL, Version: r.Version, Logger: log,
-		Look: r.look(cfg),
+		Broker: r.brokerSource(cfg),
 		Previous: func(ctx context.Context) (topology.Topology, error) {
 			s, err := cfg.Strategy(ctx, nil)
 			if err != nil {

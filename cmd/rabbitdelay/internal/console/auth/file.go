@@ -297,8 +297,8 @@ func change(path string, do func(*File)) error {
 	return err
 }
 
-// look is the interval at which a file is checked for changes.
-const look = time.Second
+// checkEvery is the interval at which a file is checked for changes.
+const checkEvery = time.Second
 
 // watched is a users file that is read again when it has changed.
 type watched struct {
@@ -331,7 +331,7 @@ func watch(path string, warn func(error)) (*watched, error) {
 func (w *watched) now() *File {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if time.Since(w.at) < look {
+	if time.Since(w.at) < checkEvery {
 		return w.f
 	}
 	w.at = time.Now()

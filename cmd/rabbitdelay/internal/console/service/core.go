@@ -23,8 +23,8 @@ type Config struct {
 	DB    *sql.DB // the database of Store
 	// Client returns the client that requeues and discards dead letters. It is called for each dry run and each job.
 	Client func() (*amqpx.Client, error)
-	// Look returns the source for an inspection of the broker. Source.Tasks and Source.Peek are not used.
-	Look func(ctx context.Context) (status.Source, error)
+	// Broker returns the source for an inspection of the broker. Source.Tasks and Source.Peek are not used.
+	Broker func(ctx context.Context) (status.Source, error)
 	// Previous returns the layouts that Retire deletes.
 	Previous func(ctx context.Context) (topology.Topology, error)
 	// Problem returns the reason why the process cannot do its work, or nil.
@@ -48,7 +48,7 @@ type Core struct {
 	cancel  context.CancelFunc
 	working sync.WaitGroup
 
-	looks      looks
+	shared     sharedOverview
 	history    history
 	histograms kept[Histogram]
 	errors     kept[deadletters.ErrorGroups]

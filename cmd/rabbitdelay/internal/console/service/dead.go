@@ -67,8 +67,8 @@ func (c *Core) Peek(ctx context.Context, who Identity, queue string, limit int) 
 	return p, ofBroker(err)
 }
 
-// longestLook is the timeout for reading a whole queue while a user waits.
-const longestLook = 50 * time.Second
+// longestRead is the timeout for reading a whole queue while a user waits.
+const longestRead = 50 * time.Second
 
 // ErrorGroups groups the messages of a whole queue by their errors. While it reads the messages, consumers cannot get
 // them, so the result is cached for a multiple of the time that reading took.
@@ -81,7 +81,7 @@ func (c *Core) ErrorGroups(ctx context.Context, queue string, order deadletters.
 		return deadletters.ErrorGroups{}, err
 	}
 	g, err := c.errors.get(fmt.Sprintf("%s %d %s", order, limit, queue), func(time.Time) (deadletters.ErrorGroups, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, longestLook, errLongQueue)
+		ctx, cancel := context.WithTimeoutCause(ctx, longestRead, errLongQueue)
 		defer cancel()
 		conn, err := src.Broker.Dial(ctx)
 		if err != nil {

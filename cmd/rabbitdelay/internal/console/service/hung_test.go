@@ -29,7 +29,7 @@ func TestHungDatabase(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := New(Config{Store: store, DB: db, Look: func(context.Context) (status.Source, error) {
+		c := New(Config{Store: store, DB: db, Broker: func(context.Context) (status.Source, error) {
 			return status.Source{Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }, SkipClock: true}}, nil
 		}})
 		defer func() { _ = c.Close(context.WithoutCancel(t.Context())) }()

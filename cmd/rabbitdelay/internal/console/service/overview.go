@@ -105,8 +105,8 @@ const (
 	peeked   = 20               // the number of messages peeked in each dead-letter queue
 )
 
-// looks shares one survey among all concurrent callers.
-type looks struct {
+// sharedOverview is the latest overview, which is shared among all concurrent callers.
+type sharedOverview struct {
 	mu   sync.Mutex
 	last *Overview
 	next chan struct{} // closed when the current survey ends; nil if none is running
@@ -124,7 +124,7 @@ func (c *Core) Overview(ctx context.Context, who Identity) (Overview, error) {
 }
 
 func (c *Core) overview(ctx context.Context) (Overview, error) {
-	l := &c.looks
+	l := &c.shared
 	l.mu.Lock()
 	last, next := l.last, l.next
 	if last != nil && time.Since(last.At) < fresh {
@@ -134,7 +134,7 @@ func (c *Core) overview(ctx context.Context) (Overview, error) {
 	if next == nil {
 		next = make(chan struct{})
 		l.next = next
-		c.working.Go(func() { c.look(last, next) })
+		c.working.Go(func() { c.refresh(last, next) })
 	}
 	l.mu.Unlock()
 	// If the overview has not been read for some time, the last one is too old to be shown, because a component that did
@@ -157,12 +157,12 @@ func (c *Core) overview(ctx context.Context) (Overview, error) {
 	return *l.last, nil
 }
 
-// look creates one overview for all waiting callers.
-func (c *Core) look(last *Overview, done chan struct{}) {
+// refresh creates one overview for all waiting callers.
+func (c *Core) refresh(last *Overview, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(c.ctx, 3*patience)
 	defer cancel()
 	o := c.survey(ctx, last)
-	l := &c.looks
+	l := &c.shared
 	l.mu.Lock()
 	l.last, l.next = &o, nil
 	l.mu.Unlock()
@@ -198,7 +198,7 @@ func (c *Core) Watch(ctx context.Context, who Identity, each func(Overview) erro
 
 // survey reads everything that an overview shows. Areas that do not answer are listed in Status.Unchecked.
 func (c *Core) survey(ctx context.Context, last *Overview) Overview {
-	o := Overview{At: time.Now(), Brokerless: c.cfg.Look == nil}
+	o := Overview{At: time.Now(), Brokerless: c.cfg.Broker == nil}
 	src, err := c.source(ctx)
 	if err != nil {
 		src = blind(err)

@@ -18,7 +18,7 @@ import (
 // readers, they wait for a new overview, because the last one may contain problems that have been fixed since.
 func TestOverviewAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := New(Config{Look: func(context.Context) (status.Source, error) {
+		c := New(Config{Broker: func(context.Context) (status.Source, error) {
 			<-time.After(5 * time.Second)
 			return status.Source{}, errors.New("no broker")
 		}})

@@ -20,10 +20,10 @@ func (c *Core) store() (*taskview.Store, error) {
 }
 
 func (c *Core) source(ctx context.Context) (status.Source, error) {
-	if c.cfg.Look == nil {
+	if c.cfg.Broker == nil {
 		return status.Source{}, fmt.Errorf("%w: this process is not connected to a broker", ErrUnavailable)
 	}
-	src, err := c.cfg.Look(ctx)
+	src, err := c.cfg.Broker(ctx)
 	src.Broker.Hasty = true // a user is waiting for the page, which is refreshed anyway
 	return src, ofBroker(err)
 }

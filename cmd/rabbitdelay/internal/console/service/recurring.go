@@ -122,12 +122,12 @@ func (c *Core) UnknownDestination(ctx context.Context, d topology.Destination) (
 
 // seenDestinations returns the destinations in the last overview. Exchanges are returned without a routing key.
 func (c *Core) seenDestinations() (list []topology.Destination) {
-	c.looks.mu.Lock()
-	defer c.looks.mu.Unlock()
-	if c.looks.last == nil {
+	c.shared.mu.Lock()
+	defer c.shared.mu.Unlock()
+	if c.shared.last == nil {
 		return nil
 	}
-	for _, d := range c.looks.last.Status.Destinations {
+	for _, d := range c.shared.last.Status.Destinations {
 		if !d.Exchange {
 			list = append(list, topology.Destination{Queue: d.Name})
 			continue

@@ -109,9 +109,9 @@ func (c *Core) Suggest(ctx context.Context) (Suggestions, error) {
 
 // knownQueues returns the queues in the last overview.
 func (c *Core) knownQueues() []string {
-	c.looks.mu.Lock()
-	defer c.looks.mu.Unlock()
-	last := c.looks.last
+	c.shared.mu.Lock()
+	defer c.shared.mu.Unlock()
+	last := c.shared.last
 	if last == nil {
 		return nil
 	}
@@ -181,9 +181,9 @@ func (c *Core) Task(ctx context.Context, who Identity, id string) (TaskDetail, e
 
 // tasksAt returns the database's time, according to the difference of the clocks in the last overview.
 func (c *Core) tasksAt() time.Time {
-	c.looks.mu.Lock()
-	defer c.looks.mu.Unlock()
-	if last := c.looks.last; last != nil {
+	c.shared.mu.Lock()
+	defer c.shared.mu.Unlock()
+	if last := c.shared.last; last != nil {
 		return last.Status.Tasks.Clock(time.Now())
 	}
 	return time.Now()
@@ -191,9 +191,9 @@ func (c *Core) tasksAt() time.Time {
 
 // destination returns the state of a destination in the last overview, or nil if the overview does not contain it.
 func (c *Core) destination(name string) *status.Destination {
-	c.looks.mu.Lock()
-	defer c.looks.mu.Unlock()
-	if last := c.looks.last; last != nil {
+	c.shared.mu.Lock()
+	defer c.shared.mu.Unlock()
+	if last := c.shared.last; last != nil {
 		for i, have := range last.Status.Destinations {
 			if have.Name == name {
 				return &last.Status.Destinations[i]

@@ -89,9 +89,14 @@ func at(day, clock time.Time) (time.Time, error) {
 		return t, fmt.Errorf("%s does not exist in %s on %s because of daylight saving time; choose another time", clock.Format(time.TimeOnly), day.Location(), day.Format(time.DateOnly))
 	}
 	// If two times have the same wall clock time, time.Date does not specify which of them it returns. Choose the
-	// earlier one.
-	if earlier := t.Add(-time.Hour); earlier.Format(time.DateTime) == t.Format(time.DateTime) {
-		t = earlier
+	// earlier one, which has the offset from before the clocks were set back. They are set back by less than an hour in
+	// some zones.
+	if start, _ := t.ZoneBounds(); !start.IsZero() {
+		_, before := start.Add(-1).Zone()
+		_, after := t.Zone()
+		if earlier := t.Add(time.Duration(after-before) * time.Second); earlier.Before(start) && earlier.Format(time.DateTime) == t.Format(time.DateTime) {
+			t = earlier
+		}
 	}
 	return t, nil
 }

@@ -27,7 +27,7 @@ import (
 const password = "correct horse battery"
 
 // withUsers writes a users file with the viewer vera and the operator otto.
-func withUsers(t *testing.T) (file string, change func(*Config)) {
+func withUsers(t *testing.T) (file string, configure func(*Config)) {
 	t.Helper()
 	folder := t.TempDir()
 	check(t, os.Chmod(folder, 0o700)) // its group cannot write to it, whatever the umask is
@@ -72,11 +72,11 @@ func (b *browser) with(r *http.Request) {
 	}
 }
 
-func (w *world) post(path string, form url.Values, b *browser, change ...func(*http.Request)) reply {
+func (w *world) post(path string, form url.Values, b *browser, edits ...func(*http.Request)) reply {
 	w.t.Helper()
 	return w.ask("POST", path, form.Encode(), append([]func(*http.Request){b.with, func(r *http.Request) {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	}}, change...)...)
+	}}, edits...)...)
 }
 
 var tokenField = regexp.MustCompile(`name="` + service.FormTokenField + `"\s+value="([^"]+)"`)

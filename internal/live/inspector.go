@@ -31,7 +31,7 @@ func NewAMQPInspector(conn Conn) Inspector { return &amqpInspector{conn} }
 
 type amqpInspector struct{ conn Conn }
 
-// Inspect implements Inspector. It declares the wanted objects on a few channels.
+// Inspect implements Inspector. It checks the wanted objects concurrently, on a few channels.
 func (i *amqpInspector) Inspect(ctx context.Context, want topology.Topology) (plan.State, error) {
 	exchanges, errs := channels.LookAt(i.conn, want.Exchanges, func(s *channels.Session, e topology.Exchange) (string, *plan.Exchange, error) {
 		found, err := inspectExchange(ctx, s, e)

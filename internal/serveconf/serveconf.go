@@ -53,8 +53,8 @@ type Proxy struct {
 	Trusted []string
 	// UserHeader is the header with the name of the authenticated user, such as X-Forwarded-User.
 	UserHeader string
-	// RoleHeader is the header with the user's groups, separated by commas, such as X-Forwarded-Groups. Without it,
-	// every user is a viewer.
+	// RoleHeader is the header with the user's groups, separated by commas or vertical bars, such as
+	// X-Forwarded-Groups. Without it, every user is a viewer.
 	RoleHeader string
 	// Operators and Viewers are the groups that make a user an operator or a viewer. Default operator and viewer.
 	Operators, Viewers []string

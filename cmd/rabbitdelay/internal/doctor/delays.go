@@ -118,8 +118,9 @@ func onlyArguments(mismatches []topology.Mismatch, names ...string) bool {
 	return len(mismatches) > 0 && !slices.ContainsFunc(mismatches, func(m topology.Mismatch) bool { return !slices.Contains(names, m.Argument) })
 }
 
-// replace returns the command that deletes queues and exchanges of layouts and creates them again as configured. The
-// command does not delete queues that contain messages.
+// replace returns the commands that delete the named queues and exchanges and create them again as configured. For an
+// exchange, or for many queues, they replace the whole layout. The commands refuse to delete queues that contain
+// messages.
 func (x *examination) replace(names []string) string {
 	var parts []string
 	for _, n := range names {

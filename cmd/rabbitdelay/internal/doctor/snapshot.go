@@ -133,7 +133,8 @@ type Node struct {
 
 // withoutAdvanced reports whether the node runs and is known to have no advanced.config.
 func (n Node) withoutAdvanced() bool {
-	// The file has its usual name, or one set with RABBITMQ_ADVANCED_CONFIG_FILE.
+	// The usual name is advanced.config. A file with another name, which is set with RABBITMQ_ADVANCED_CONFIG_FILE, is
+	// recognised only if the name begins with "advanced".
 	advanced := func(file string) bool { return strings.HasPrefix(path.Base(file), "advanced") }
 	return n.Running && n.FilesKnown && !slices.ContainsFunc(n.ConfigFiles, advanced)
 }

@@ -107,8 +107,8 @@ func (e *UnavailableError) Error() string {
 // Unwrap makes errors.Is(err, ErrUnseen) true.
 func (e *UnavailableError) Unwrap() error { return ErrUnseen }
 
-// UncountedError lists the queues that would be deleted and whose messages the management API has not counted yet, so
-// that they may have messages that are not ready.
+// UncountedError lists the queues that would be deleted and whose messages the management API has not counted
+// yet. They may contain messages that are not ready.
 type UncountedError struct{ Queues []string }
 
 func (e *UncountedError) Error() string {

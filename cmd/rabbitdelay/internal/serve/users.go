@@ -114,7 +114,7 @@ the token cannot be printed again.`,
 func (r *usersRun) removeCommand() *cobra.Command {
 	return r.command(&cobra.Command{
 		Use:     "remove NAME",
-		Short:   "Remove a user and a token from the file",
+		Short:   "Remove a user or a token from the file",
 		Long:    `Remove the user and the token that have this name from the file.`,
 		Example: `  rabbitdelay users remove anna --users users.yaml`,
 	}, false, func(_ context.Context, file, name string) error {

@@ -125,7 +125,7 @@ func history(l *language, t service.TaskDetail) []event {
 type actData struct {
 	Label, Question, Path string
 	IDField, ID           string
-	At                    string // the value of the field at; empty if there is no such field
+	At                    string // the initial value of the form field "at"; empty if the form has no such field
 	BackHref              string
 	Danger                bool
 	Detail                template.HTML

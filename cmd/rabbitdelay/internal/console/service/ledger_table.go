@@ -165,11 +165,12 @@ func (t *table) changed(ctx context.Context, on sqldb.Conn, id string, tasks []a
 	for _, task := range tasks {
 		args = append(args, id, task)
 	}
-	// A job may change a task twice, for example if the task failed again in the meantime.
 	d, err := t.dialect.Resolve(ctx, on)
 	if err != nil {
 		return err
 	}
+	// Skip tasks that are already recorded, because a job may change a task twice, for example if the task failed again
+	// in the meantime.
 	_, err = t.exec(ctx, on, d.InsertMissing("rabbitdelay_audit_tasks (audit_id, task_id) VALUES (?, ?)"+strings.Repeat(", (?, ?)", len(tasks)-1)), args...)
 	return err
 }

@@ -162,8 +162,8 @@ func (j *Judge) left(a Arrival, due time.Time, up time.Duration) time.Duration {
 	return max(0, rest-max(0, passed))
 }
 
-// trustsBroker reports whether a message is only apparently early by the consumer's clock, because another clock is
-// wrong and the broker has waited for as long as requested.
+// trustsBroker reports whether a message only seems early, because the consumer's or the publisher's clock is wrong, and
+// the broker has waited for as long as requested.
 func (j *Judge) trustsBroker(a Arrival, now time.Time) bool {
 	if !a.Expired.IsZero() && recent(j.behind, now) && a.Expired.Sub(now) > Allowed {
 		return true // the consumer's clock is wrong

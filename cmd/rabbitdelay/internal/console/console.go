@@ -192,9 +192,9 @@ type Audit struct{ to *service.Recorder }
 // NewAudit returns the audit in db, which must be the database of a schedule.Store.
 func NewAudit(db *sql.DB) *Audit { return &Audit{service.NewRecorder(db)} }
 
-// Record writes an audit entry of who, calls do, and adds what do returned to the entry: a one-line outcome and an
-// error. The parameter who is for example a user and a host. If the entry cannot be written, Record does not call do and
-// returns an error that wraps ErrNotRecorded. An entry without an outcome means that the process was killed during do.
+// Record writes an audit entry in the name of who, for example a user and a host, calls do, and adds what do returned to
+// the entry: a one-line outcome and an error. If the entry cannot be written, Record does not call do and returns an
+// error that wraps ErrNotRecorded. An entry without an outcome means that the process was killed during do.
 func (a *Audit) Record(ctx context.Context, who string, e change.Entry, do func(*AuditRecord) (outcome string, err error)) error {
 	return a.to.Record(ctx, who, e, func(id string) (string, error) { return do(&AuditRecord{a.to, id}) })
 }

@@ -35,7 +35,7 @@ type Snapshot struct {
 	Clocks        []Clock        // the nodes' clocks by name, if they were measured
 	Standing      []StalledQueue // delay queues that keep messages for too long
 	ParkedSamples []Parked       // a sample of the parked messages
-	// Tasks describes the overdue tasks in the business database. It is nil if there is no database or it could not
+	// Tasks describes the tasks in the business database. It is nil if there is no database or it could not
 	// be read.
 	Tasks *Tasks
 
@@ -63,7 +63,7 @@ const (
 	AreaVersion      Area = "version"       // version of the broker
 	AreaClock        Area = "clock"         // whether each node's clock agrees with this machine's and the other nodes' clocks
 	AreaStandstill   Area = "standstill"    // whether delay queues keep messages
-	AreaDatabase     Area = "database"      // overdue tasks
+	AreaDatabase     Area = "database"      // tasks in the database
 )
 
 // Areas lists all areas.
@@ -78,10 +78,11 @@ type Unchecked struct {
 	Why  string `json:"why"`
 }
 
-// Tasks summarises the overdue pending tasks of a business database.
+// Tasks is what was read about the tasks in a business database: overdue tasks, tasks that should have a message on the
+// broker, tasks for unlisted destinations, and recurring tasks that create no tasks.
 type Tasks struct {
-	// Unsent counts tasks that were never sent to the broker. Unhandled counts tasks that were sent but are still pending.
-	// More means that there are further tasks of either kind.
+	// Unsent counts overdue tasks that were never sent to the broker. Unhandled counts overdue tasks that were sent but
+	// are still pending. More means that there are further tasks of either kind.
 	Unsent, Unhandled int64
 	More              bool
 	// OldestUnsent and OldestUnhandled are the times at which the oldest of these tasks became due.

@@ -52,7 +52,7 @@ column AT shows whether a pending task is only in the table, or on the broker.`,
 		},
 	}
 	flags.register(c)
-	program.Choice(c, &sort, "sort", "", "sort in this order instead of by due time, earliest first (-last: latest first)", string(schedule.SortDueLast), string(schedule.SortEnded), string(schedule.SortEndedLast))
+	program.Choice(c, &sort, "sort", "", "order of the list; default: by due time, earliest first (-last means latest first)", string(schedule.SortDueLast), string(schedule.SortEnded), string(schedule.SortEndedLast))
 	c.Flags().IntVar(&limit, "limit", 0, "maximum number of tasks to list, 0 for all; default: 100, or all with --json")
 	return c
 }

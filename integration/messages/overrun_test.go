@@ -70,11 +70,9 @@ func TestOverrunsAreAttempts(t *testing.T) {
 		defer mu.Unlock()
 		// The held message makes the broker cancel the consumer every two seconds, and so do the other deliveries of the slow
 		// message. If that happens between the retry of an attempt and its acknowledgement, the attempt is delivered once
-		// more. On a busy machine that was seen up to three times in one run.
-		const most = 3 * 3
-		slow := slices.Compact(slices.Sorted(slices.Values(attempts["slow"])))
-		if !slices.Equal(slow, []int{1, 2, 3}) || len(attempts["slow"]) > most {
-			t.Errorf("attempts of the slow message: got %v, want 1, 2 and 3 in at most %d deliveries", attempts["slow"], most)
+		// more. How often that happens depends on how busy the machine is.
+		if slow := slices.Compact(slices.Sorted(slices.Values(attempts["slow"]))); !slices.Equal(slow, []int{1, 2, 3}) {
+			t.Errorf("attempts of the slow message: got %v, want 1, 2 and 3, each once or more", attempts["slow"])
 		}
 		if !slices.Equal(slices.Compact(attempts["held"]), []int{1}) { // the held message may be delivered once more too
 			t.Errorf("attempts of the held message: got %v, want only 1", attempts["held"])
@@ -129,15 +127,17 @@ func TestOverrunsTogether(t *testing.T) {
 		overran := false
 		for id, have := range attempts {
 			// A busy broker may check the timeout too late, and accept the acknowledgement of a handler that took too
-			// long.
-			want := []int{1, 2, 3}[:min(len(have), 3)]
+			// long. It may also cancel the consumer between the retry of an attempt and its acknowledgement, and then
+			// delivers the attempt once more.
+			seen := slices.Compact(slices.Sorted(slices.Values(have)))
+			want := []int{1, 2, 3}[:min(len(seen), 3)]
 			if id == "quick" {
-				have, want = slices.Compact(have), want[:1]
+				want = want[:1]
 			}
-			if !slices.Equal(have, want) {
-				t.Errorf("attempts of %s: got %v, want %v", id, have, want)
+			if !slices.Equal(seen, want) {
+				t.Errorf("attempts of %s: got %v, want %v, each once or more", id, have, want)
 			}
-			overran = overran || len(have) > 1
+			overran = overran || len(seen) > 1
 		}
 		if !overran {
 			t.Skip("skipped: the busy broker did not cancel the consumer in time")

@@ -156,7 +156,7 @@ func (c Conn) WriteGate(ctx context.Context, g *Gate) error {
 	return err
 }
 
-// SpendGate updates a gate's rate limits after a claim has used them. The row must be locked.
+// SpendGate writes a gate's Free and SpreadFree, which a claim has moved forward. The row must be locked.
 func (c Conn) SpendGate(ctx context.Context, g *Gate) error {
 	_, err := c.exec(ctx, "UPDATE rabbitdelay_destinations SET free_at = ?, spread_free = ?"+ofLane, g.Free, g.SpreadFree, g.Queue, g.Exchange)
 	return err

@@ -85,8 +85,8 @@ func Decode(raw amqp.Delivery, queue, prefix string) *Delivery {
 		d.returned = min(max(n, 0), math.MaxInt32)
 	}
 	if _, carried := raw.Headers[header.Carried]; carried && !naming.Reserved(prefix, raw.Exchange) {
-		// The message was not published by a rabbitdelay consumer. Use the property, which the broker has verified
-		// against the publisher's login, and not the header, which any publisher can write.
+		// The message did not come through an exchange of the strategies, so any publisher may have written the header.
+		// Use the property, which the broker has verified against the publisher's login.
 		d.UserID = raw.UserId
 	}
 	d.Exchange, d.RoutingKey = header.SentTo(prefix, raw.Exchange, raw.RoutingKey, raw.Headers, queue)

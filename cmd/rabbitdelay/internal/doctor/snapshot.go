@@ -19,7 +19,8 @@ type Snapshot struct {
 	Live    plan.State
 
 	ExchangeTypes []string // the types that the broker supports; nil if unknown
-	// Instants reports whether quorum queues delay by topology.HeaderInstant. It is nil if this was not tested.
+	// Instants reports whether quorum queues delay messages until the time in the header topology.HeaderInstant. It is
+	// nil if this was not tested.
 	Instants *bool
 	Flags    map[string]bool // the feature flags, true if enabled; nil if unknown
 	// Nodes are the nodes of the cluster, or nil if they are unknown. If the list of nodes cannot be read, Nodes

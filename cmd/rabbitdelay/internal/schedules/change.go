@@ -60,12 +60,13 @@ func (d *definition) registerTimetable(f *pflag.FlagSet) {
 	f.Var(&d.jitter, "jitter", "delay each occurrence by up to this duration, at most 1d")
 }
 
-func (d *definition) register(f *pflag.FlagSet) {
+// register adds the flags of a recurring task. The text list ends the descriptions of flags that build a list.
+func (d *definition) register(f *pflag.FlagSet, list string) {
 	d.registerTimetable(f)
 	f.StringVar(&d.misfire, "misfire", "", "what happens to occurrences that were missed in an outage: skip, once (the last of them) or all; default: once")
 	f.IntVar(&d.misfireLimit, "misfire-limit", 0, "with --misfire all, the maximum number of missed occurrences that still run; default: 100")
 	f.StringVar(&d.overlap, "overlap", "", "what happens to an occurrence while the previous one is pending: allow or skip; default: allow")
-	d.message.Register(f, "; edit replaces all of them")
+	d.message.Register(f, list)
 }
 
 func (d *definition) apply(a *app.App, r *schedule.Recurring) error {
@@ -112,14 +113,14 @@ if the name already exists.`,
 			return x.change(c, names, func(o change.Operator, ctx context.Context, _ string) error { return o.AddRecurring(ctx, r) })
 		},
 	}
-	d.register(c.Flags())
+	d.register(c.Flags(), "")
 	return c
 }
 
 func (x *schedules) editCommand() *cobra.Command {
 	d := &definition{}
 	changes := pflag.NewFlagSet("", pflag.ContinueOnError)
-	d.register(changes)
+	d.register(changes, "; replaces all existing ones")
 	c := &cobra.Command{
 		Use:   "edit NAME",
 		Short: "Change a recurring task",

@@ -27,6 +27,25 @@ func New(db schedule.Database, cfg schedule.Config) (*Store, error) {
 	return &Store{Store: s, db: rows.Open(sqldb.Of(db), sqldb.Dialect(cfg.Dialect), cfg.DatabaseNow), listed: cfg.Destination}, nil
 }
 
+// Transact calls do in a transaction, commits it, and wakes the relays of this process. It calls do again if the database
+// rolled the transaction back because of another one. The text of an error in beginning or committing starts with the
+// parameter what.
+func (s *Store) Transact(ctx context.Context, what string, do func(tx schedule.Executor) error) error {
+	var failed error
+	err := sqldb.Transact(ctx, s.db.DB, nil, func(tx sqldb.Tx) error {
+		failed = do(sqldb.Executes(tx))
+		return failed
+	})
+	switch {
+	case err == nil:
+		s.Wake()
+		return nil
+	case failed != nil:
+		return sqldb.Explain(err)
+	}
+	return fmt.Errorf("%s: %w", what, sqldb.Explain(err))
+}
+
 // reading runs read on the database, and prefixes its error with the parameter what.
 func reading[T any](ctx context.Context, s *Store, what string, read func(c rows.Conn) (T, error)) (none T, err error) {
 	c, err := s.db.Conn(ctx)

@@ -82,33 +82,39 @@ func (o Operator) Task(ctx context.Context, id string, a Action) (t schedule.Tas
 		return t, err
 	}
 	s, e := o.Store, Entry{Action: "task." + string(a.Kind), Target: id}
-	var do func() error
+	var do func(tx schedule.Executor) error
 	switch a.Kind {
 	case Cancel:
-		do = func() error { return s.Cancel(ctx, schedule.NoTx, id) }
+		do = func(tx schedule.Executor) error { return s.Cancel(ctx, tx, id) }
 	case Delete:
 		return t, o.Record(ctx, e, func() (err error) {
 			t, err = o.deleteTask(ctx, id)
 			return err
 		})
 	case RunNow:
-		do = func() error { return s.RunNow(ctx, schedule.NoTx, id) }
+		do = func(tx schedule.Executor) error { return s.RunNow(ctx, tx, id) }
 	case Revive:
 		e.Detail = "due " + shown.Instant(a.At)
-		do = func() error { return s.Revive(ctx, schedule.NoTx, id, a.At) }
+		do = func(tx schedule.Executor) error { return s.Revive(ctx, tx, id, a.At) }
 	case Reschedule:
 		e.Detail = "to " + shown.Instant(a.At)
-		do = func() error { return s.Reschedule(ctx, schedule.NoTx, id, a.At) }
+		do = func(tx schedule.Executor) error { return s.Reschedule(ctx, tx, id, a.At) }
 	case RescheduleBy:
 		e.Action, e.Detail = "task.reschedule", "by "+signed(a.By)
-		do = func() error { return s.RescheduleBy(ctx, schedule.NoTx, id, a.By) }
+		do = func(tx schedule.Executor) error { return s.RescheduleBy(ctx, tx, id, a.By) }
 	default:
 		return t, a.unknown()
 	}
-	if err := o.Record(ctx, e, do); err != nil {
-		return t, err
-	}
-	return s.Get(ctx, schedule.NoTx, id)
+	// Read the task in the transaction that changes it, because a handler may finish it as soon as that is committed.
+	err = o.Record(ctx, e, func() error {
+		return s.Transact(ctx, "task "+id, func(tx schedule.Executor) (err error) {
+			if err = do(tx); err == nil {
+				t, err = s.Get(ctx, tx, id)
+			}
+			return err
+		})
+	})
+	return t, err
 }
 
 // deleteTask deletes a task that has ended, and returns it.

@@ -30,7 +30,7 @@ type Report struct {
 	Waiting   int           // messages that are still in delay queues or in the destination
 	Parked    int           // messages in the parked queue
 	Dead      int           // messages in the dead-letter queue
-	Cuts      int           // connections cut by any fault: at a frame, at a commit or all at once
+	Cuts      int           // connections cut by any fault: at a frame, at a commit, or all together
 	Processes int           // consumer processes, including killed ones
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/report"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -296,7 +297,7 @@ RabbitMQ cannot change an object in place: give the new one another name, or emp
 		t.Errorf("String:\ngot\n%s\nwant\n%s", got, want)
 	}
 	var all strings.Builder
-	if err := p.Render(&all, true); err != nil {
+	if err := p.Render(&all, report.Style{}, true); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(all.String(), "= same       exchange delay.deliver\n") {

@@ -8,81 +8,105 @@ import (
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
+	"github.com/rabbitdelay/rabbitdelay/internal/report"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // maxListed is the maximum number of objects of one kind and action that are listed individually.
 const maxListed = 12
 
-var signs = map[Action]string{ActionCreate: "+", ActionSame: "=", ActionConflict: "!", ActionUnverified: "?"}
-
 var kindPlural = map[topology.Kind]string{topology.KindExchange: "exchanges", topology.KindQueue: "queues", topology.KindBinding: "bindings"}
+
+// mark returns the beginning of the line of an object.
+func (a Action) mark() report.Text {
+	switch a {
+	case ActionCreate:
+		return report.Green(fmt.Sprintf("+ %-10s", a))
+	case ActionConflict:
+		return report.Red(fmt.Sprintf("! %-10s", a))
+	case ActionUnverified:
+		return report.Yellow(fmt.Sprintf("? %-10s", a))
+	default:
+		return report.Dim(fmt.Sprintf("= %-10s", a))
+	}
+}
+
+// indent is the indentation of the lines that continue a line about an object.
+const indent = 6
 
 // String formats the plan for display: first queues that do not answer, then conflicts, objects to create, unverified
 // bindings and unchanged objects. It shortens long lists, while Render can list everything.
 func (p Plan) String() string {
 	var b strings.Builder
-	_ = p.Render(&b, false) // a strings.Builder never fails
+	_ = p.Render(&b, report.Style{}, false) // a strings.Builder never fails
 	return b.String()
 }
 
 // Render writes the plan in human-readable form. If all is true, it does not shorten lists.
-func (p Plan) Render(w io.Writer, all bool) error {
-	var b strings.Builder
+func (p Plan) Render(w io.Writer, style report.Style, all bool) error {
+	out := report.New(style)
 	if n := p.Count(ActionUnverified); n > 0 {
-		fmt.Fprintf(&b, "INCOMPLETE: %d bindings could not be verified, because %s does not show them; apply declares them again, which changes nothing if they exist\n", n, p.Source)
+		out.Paragraph(indent, report.Yellow("INCOMPLETE:"), report.Plain(" %d bindings could not be verified, because %s does not show them; apply declares them again, which changes nothing if they exist", n, p.Source))
 	}
-	p.renderUnavailable(&b, all)
+	p.renderUnavailable(out, all)
 	for _, a := range []Action{ActionConflict, ActionCreate, ActionUnverified, ActionSame} {
 		for _, kind := range []topology.Kind{topology.KindExchange, topology.KindQueue, topology.KindBinding} {
-			p.renderGroup(&b, a, kind, all)
+			p.renderGroup(out, a, kind, all)
 		}
 	}
 	for _, line := range groupWarnings(p.Warnings) {
-		b.WriteString("warning: " + line + "\n")
+		warn(out, line)
 	}
 	for i, x := range p.Strays {
 		if !all && i == maxListed {
-			fmt.Fprintf(&b, "warning: %d more bindings are not in the configuration\n", len(p.Strays)-i)
+			warn(out, fmt.Sprintf("%d more bindings are not in the configuration", len(p.Strays)-i))
 			break
 		}
-		fmt.Fprintf(&b, "warning: binding %s is not in the configuration: %s; %s\n", x, x.Effect(), x.Advice())
+		warn(out, fmt.Sprintf("binding %s is not in the configuration: %s; %s", x, x.Effect(), x.Advice()))
 	}
 	if !p.PoliciesChecked {
-		fmt.Fprintf(&b, "note: policies were not checked, because reading them requires the management API and a user with the policymaker tag\n")
+		out.Paragraph(indent, report.Plain("note: policies were not checked, because reading them requires the management API and a user with the policymaker tag"))
 	}
-	fmt.Fprintf(&b, "%d to create, %d the same, %d in conflict", p.Count(ActionCreate), p.Count(ActionSame), p.Count(ActionConflict))
+	out.Line(report.Plain("%s (read by %s)", p.summary(), p.Source))
+	if p.Count(ActionConflict) > 0 {
+		out.Paragraph(0, report.Plain("RabbitMQ cannot change an object in place: give the new one another name, or empty and delete the old one."))
+	}
+	return out.Flush(w)
+}
+
+func warn(out *report.Printer, text string) {
+	out.Paragraph(indent, report.Yellow("warning:"), report.Plain(" %s", text))
+}
+
+func (p Plan) summary() string {
+	s := fmt.Sprintf("%d to create, %d the same, %d in conflict", p.Count(ActionCreate), p.Count(ActionSame), p.Count(ActionConflict))
 	if n := p.Count(ActionUnverified); n > 0 {
-		fmt.Fprintf(&b, ", %d bindings not verified", n)
+		s += fmt.Sprintf(", %d bindings not verified", n)
 	}
 	if n := len(p.Unavailable()); n > 0 {
-		fmt.Fprintf(&b, ", queues that do not answer: %d", n)
+		s += fmt.Sprintf(", queues that do not answer: %d", n)
 	}
-	fmt.Fprintf(&b, " (read by %s)\n", p.Source)
-	if p.Count(ActionConflict) > 0 {
-		b.WriteString("RabbitMQ cannot change an object in place: give the new one another name, or empty and delete the old one.\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return s
 }
 
 // renderUnavailable lists the queues that exist but do not answer.
-func (p Plan) renderUnavailable(b *strings.Builder, all bool) {
+func (p Plan) renderUnavailable(out *report.Printer, all bool) {
 	list := p.Unavailable()
 	if len(list) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "UNKNOWN: queues that exist but do not answer: %d; messages do not pass through them until they answer again. Start the nodes that are down; rabbitdelay doctor shows details\n", len(list))
+	out.Paragraph(indent, report.Yellow("UNKNOWN:"), report.Plain(" queues that exist but do not answer: %d; messages do not pass through them until they answer again. Start the nodes that are down; rabbitdelay doctor shows details", len(list)))
+	mark := report.Yellow(fmt.Sprintf("? %-10s", "unknown"))
 	for i, s := range list {
 		if !all && i == maxListed {
-			fmt.Fprintf(b, "? %-10s %d more queues\n", "unknown", len(list)-i)
+			out.Line(mark, report.Plain(" %d more queues", len(list)-i))
 			break
 		}
-		fmt.Fprintf(b, "? %-10s %s %s: %s\n", "unknown", s.Kind, s.Name, s.Unavailable)
+		out.Paragraph(indent, mark, report.Plain(" %s %s: %s", s.Kind, s.Name, s.Unavailable))
 	}
 }
 
-func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all bool) {
+func (p Plan) renderGroup(out *report.Printer, a Action, kind topology.Kind, all bool) {
 	listed, more := 0, 0
 	for _, s := range p.Steps {
 		if s.Action != a || s.Kind != kind {
@@ -95,9 +119,9 @@ func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all 
 			continue
 		}
 		listed++
-		fmt.Fprintf(b, "%s %-10s %s %s\n", signs[a], a, kind, s.Name)
+		out.Line(a.mark(), report.Plain(" %s %s", kind, s.Name))
 		for _, m := range s.Mismatches {
-			fmt.Fprintf(b, "      %s\n", m)
+			out.Line(report.Plain("%*s%s", indent, "", m))
 		}
 	}
 	if more > 0 {
@@ -105,7 +129,7 @@ func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all 
 		if listed > 0 {
 			also = "more "
 		}
-		fmt.Fprintf(b, "%s %-10s %d %s%s\n", signs[a], a, more, also, kindPlural[kind])
+		out.Line(a.mark(), report.Plain(" %d %s%s", more, also, kindPlural[kind]))
 	}
 }
 

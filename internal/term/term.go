@@ -21,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/internal/report"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
 
@@ -128,6 +129,19 @@ func (t *Terminal) Waiting(what string) (done func()) {
 func (t *Terminal) clear() {
 	if t.waiting.Swap(false) {
 		_, _ = fmt.Fprint(t.Stderr, "\r\x1b[K")
+	}
+}
+
+// ReportStyle returns the style of a report on standard output: coloured and as wide as the terminal, if it is one.
+// The environment variables NO_COLOR and TERM=dumb turn colours off.
+func (t *Terminal) ReportStyle() report.Style {
+	if !Is(t.Stdout) {
+		return report.Style{}
+	}
+	columns, _ := Size(t.Stdout)
+	return report.Style{
+		Color: os.Getenv("NO_COLOR") == "" && !strings.EqualFold(os.Getenv("TERM"), "dumb"),
+		Width: min(columns, 120),
 	}
 }
 

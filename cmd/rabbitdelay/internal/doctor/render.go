@@ -7,84 +7,65 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/report"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 )
 
-// Style contains the options of Render.
-type Style struct {
-	Color bool // use ANSI colors, for a terminal
-	Width int  // line width; default 100, at least 60; commands are not wrapped
-}
+// defaultWidth is the width of a report that is not printed to a terminal.
+const defaultWidth = 100
 
+// indent is the indentation of the lines that belong to a heading, and label the one of the lines after "why".
 const (
-	defaultWidth = 100
-	minWidth     = 60
-	margin       = "  "
+	indent = 2
+	label  = 7
 )
 
-// These are the ANSI colours of severities and of secondary text.
-const (
-	red    = "\x1b[1;31m"
-	yellow = "\x1b[1;33m"
-	green  = "\x1b[1;32m"
-	dim    = "\x1b[2m"
-	bold   = "\x1b[1m"
-	reset  = "\x1b[0m"
-)
-
-// Render writes the report in human-readable form.
-func (r Report) Render(w io.Writer, s Style) error {
+// Render writes the report in human-readable form. If the style has no width, it wraps lines at 100 characters.
+func (r Report) Render(w io.Writer, s report.Style) error {
 	if s.Width == 0 {
 		s.Width = defaultWidth
 	}
-	s.Width = max(s.Width, minWidth)
-	p := printer{Style: s}
+	p := report.New(s)
 	if !r.Complete() {
-		p.wrapped("", margin, p.paint(yellow, "NOT EVERYTHING WAS CHECKED:")+" "+strings.Join(r.areas(), ", "))
+		p.Paragraph(indent, report.Yellow("NOT EVERYTHING WAS CHECKED:"), report.Plain(" %s", strings.Join(r.areas(), ", ")))
 	}
-	p.linef("%s, virtual host %q, read by %s", p.paint(bold, "RabbitMQ "+r.Broker), r.Vhost, r.Source)
+	p.Line(report.Bold("RabbitMQ "+r.Broker), report.Plain(", virtual host %q, read by %s", r.Vhost, r.Source))
 	for _, c := range r.Clocks {
 		whose := "broker's clock"
 		if len(r.Clocks) > 1 {
-			whose = "clock of " + visible(c.Node)
+			whose = "clock of " + c.Node
 		}
-		p.linef("%s: %s this machine's, ±%v (by %s)", whose, c.ahead(), roughly(c.Resolution()), c.Method)
+		p.Line(report.Plain("%s: %s this machine's, ±%v (by %s)", whose, c.ahead(), roughly(c.Resolution()), c.Method))
 	}
 	for _, f := range r.Findings {
-		colour := yellow
-		if f.Severity == SeverityCritical {
-			colour = red
-		}
-		p.linef("")
-		p.linef("%s %s", p.paint(colour, strings.ToUpper(string(f.Severity))), p.paint(bold, f.ID))
-		p.wrapped(margin, margin, f.What)
-		p.wrapped(margin+p.paint(dim, "why  "), margin+"     ", f.Why)
-		p.linef("%s", margin+p.paint(dim, "fix ")+visible(f.Fix))
+		p.Line()
+		p.Line(f.Severity.paint(strings.ToUpper(string(f.Severity))), report.Plain(" "), report.Bold(f.ID))
+		p.Paragraph(indent, report.Plain("  %s", f.What))
+		p.Paragraph(label, report.Dim("  why  "), report.Plain("%s", f.Why))
+		p.Line(report.Dim("  fix "), report.Plain("%s", f.Fix))
 	}
 	if !r.Complete() {
-		p.linef("")
-		p.linef("%s", p.paint(yellow, "not checked"))
+		p.Line()
+		p.Line(report.Yellow("not checked"))
 		for _, u := range r.Unchecked {
-			p.wrapped(margin+"- ", margin+"  ", string(u.Area)+": "+u.Why)
+			p.Paragraph(2*indent, report.Plain("  - %s: %s", u.Area, u.Why))
 		}
 	}
 	if len(r.Notes) > 0 {
-		p.linef("")
-		p.linef("%s", p.paint(dim, "notes"))
+		p.Line()
+		p.Line(report.Dim("notes"))
 		for _, n := range r.Notes {
 			text, command, _ := strings.Cut(n, "\n")
-			p.wrapped(margin+"- ", margin+"  ", text)
+			p.Paragraph(2*indent, report.Plain("  - %s", text))
 			if command != "" {
-				p.linef("%s", margin+"  "+visible(command)) // on one line, so that it can be copied
+				p.Line(report.Plain("    %s", command)) // on one line, so that it can be copied
 			}
 		}
 	}
-	p.linef("")
-	p.linef("%s", p.summary(r))
-	_, err := io.WriteString(w, p.b.String())
-	return err
+	p.Line()
+	p.Line(r.summary()...)
+	return p.Flush(w)
 }
 
 func (r Report) areas() []string {
@@ -97,69 +78,32 @@ func (r Report) areas() []string {
 	return areas
 }
 
-type printer struct {
-	Style
-	b strings.Builder
-}
-
-func (p *printer) summary(r Report) string {
+func (r Report) summary() []report.Text {
 	switch {
 	case r.Clean() && r.Complete():
-		return p.paint(green, "nothing is wrong")
+		return []report.Text{report.Green("nothing is wrong")}
 	case r.Clean():
-		return p.paint(yellow, "no problems were found in the parts that could be checked")
+		return []report.Text{report.Yellow("no problems were found in the parts that could be checked")}
 	}
-	var parts []string
-	if n := r.Count(SeverityCritical); n > 0 {
-		parts = append(parts, p.paint(red, fmt.Sprintf("%d critical", n)))
+	out := []report.Text{report.Plain("%s: ", shown.Count(len(r.Findings), "finding", "findings"))}
+	critical, warnings := r.Count(SeverityCritical), r.Count(SeverityWarning)
+	if critical > 0 {
+		out = append(out, SeverityCritical.paint(fmt.Sprintf("%d critical", critical)))
 	}
-	if n := r.Count(SeverityWarning); n > 0 {
-		parts = append(parts, p.paint(yellow, shown.Count(n, "warning", "warnings")))
+	if critical > 0 && warnings > 0 {
+		out = append(out, report.Plain(", "))
 	}
-	return shown.Count(len(r.Findings), "finding", "findings") + ": " + strings.Join(parts, ", ")
+	if warnings > 0 {
+		out = append(out, SeverityWarning.paint(shown.Count(warnings, "warning", "warnings")))
+	}
+	return out
 }
 
-func (p *printer) linef(format string, args ...any) { fmt.Fprintf(&p.b, format+"\n", args...) }
-
-func (p *printer) paint(colour, s string) string {
-	if !p.Color {
-		return s
+func (s Severity) paint(text string) report.Text {
+	if s == SeverityCritical {
+		return report.Red(text)
 	}
-	return colour + s + reset
-}
-
-// wrapped writes text wrapped at the line width, with one indentation for the first line and another for the rest. It
-// replaces control characters, which names may contain.
-func (p *printer) wrapped(first, rest, text string) {
-	line := first
-	length := len(rest) // colours have no width
-	empty := true
-	for word := range strings.FieldsSeq(text) {
-		word = visible(word)
-		n := utf8.RuneCountInString(word)
-		if !empty && length+1+n > p.Width {
-			p.linef("%s", line)
-			line, length, empty = rest, len(rest), true
-		}
-		if !empty {
-			line += " "
-			length++
-		}
-		line += word
-		length += n
-		empty = false
-	}
-	p.linef("%s", line)
-}
-
-// visible replaces the characters that a terminal would interpret as control characters.
-func visible(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '�'
-		}
-		return r
-	}, s)
+	return report.Yellow(text)
 }
 
 // maxListed is the number of names that a sentence lists. Finding.Objects contains all names.

@@ -214,7 +214,7 @@ func (r *destroyRun) show() error {
 	case r.Quiet && !r.DryRun:
 		return nil
 	}
-	return r.removal.Render(r.Stdout, r.all)
+	return r.removal.Render(r.Stdout, r.ReportStyle(), r.all)
 }
 
 func (r *destroyRun) Entry() change.Entry {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +19,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
 	"github.com/rabbitdelay/rabbitdelay/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
-	"github.com/rabbitdelay/rabbitdelay/internal/term"
 )
 
 // doctorTimeout limits one inspection of a broker, in addition to the time for which delay queues are watched.
@@ -93,13 +91,7 @@ func (d *doctorRun) report(r doctor.Report) (err error) {
 		if d.Quiet {
 			r.Notes = nil
 		}
-		var style doctor.Style // coloured and as wide as the terminal, if there is one
-		if term.Is(d.Stdout) {
-			style.Color = os.Getenv("NO_COLOR") == "" && !strings.EqualFold(os.Getenv("TERM"), "dumb")
-			columns, _ := term.Size(d.Stdout)
-			style.Width = min(columns, 120)
-		}
-		err = r.Render(d.Stdout, style)
+		err = r.Render(d.Stdout, d.ReportStyle())
 	}
 	switch {
 	case err != nil:

@@ -58,7 +58,7 @@ func Planned(a *app.App, p plan.Plan, all bool) (err error) {
 	if a.JSON {
 		err = a.PrintJSON(p)
 	} else if !a.Quiet {
-		err = p.Render(a.Stdout, all)
+		err = p.Render(a.Stdout, a.ReportStyle(), all)
 	}
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func apply(ctx context.Context, a *app.App, force bool) error {
 		err = b.MarkDeclared(ctx, b.Config.Delay.Prefix, b.Strategy.Topology())
 	}
 	if r.Plan != nil && !a.JSON && !a.Quiet {
-		if perr := r.Plan.Render(a.Stdout, false); perr != nil {
+		if perr := r.Plan.Render(a.Stdout, a.ReportStyle(), false); perr != nil {
 			return perr
 		}
 	}

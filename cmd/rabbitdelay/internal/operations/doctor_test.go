@@ -23,6 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/report"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -88,7 +89,7 @@ func (c *clinic) until(t *testing.T, what string, wanted func(doctor.Report) boo
 
 func render(r doctor.Report) string {
 	var b strings.Builder
-	_ = r.Render(&b, doctor.Style{Width: 140}) // a strings.Builder never fails
+	_ = r.Render(&b, report.Style{Width: 140}) // a strings.Builder never fails
 	return b.String()
 }
 

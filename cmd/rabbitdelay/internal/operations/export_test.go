@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/export"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/report"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -44,7 +45,7 @@ func TestExportedDefinitionsAreComplete(t *testing.T) {
 		}
 		if !p.Empty() || p.Count(plan.ActionUnverified) > 0 {
 			var text strings.Builder
-			_ = p.Render(&text, false)
+			_ = p.Render(&text, report.Style{}, false)
 			t.Errorf("the plan after the import: got\n%s\nwant an empty plan without unverified objects", text.String())
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/internal/argument"
 	"github.com/rabbitdelay/rabbitdelay/internal/plan"
+	"github.com/rabbitdelay/rabbitdelay/internal/report"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -389,7 +390,7 @@ func TestRemovalRender(t *testing.T) {
 	top := twoDigits("delay.bucket.r2x2", "r2x2", orders)
 	live := holding(applied(t, top), "delay.bucket.r2x2.2s", 4, 0)
 	var b strings.Builder
-	if err := Decide(top, live, Options{}).Render(&b, false); err != nil {
+	if err := Decide(top, live, Options{}).Render(&b, report.Style{}, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, line := range []string{

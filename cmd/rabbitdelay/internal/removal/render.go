@@ -7,25 +7,32 @@ import (
 	"io"
 	"strings"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/report"
 	"github.com/rabbitdelay/rabbitdelay/internal/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Render writes the removal in human-readable form: first what would be deleted, layout by layout, then what would stay
 // and why. If all is true, it lists every object.
-func (r Plan) Render(w io.Writer, all bool) error {
+func (r Plan) Render(w io.Writer, style report.Style, all bool) error {
 	groups := r.groups(all)
-	var b strings.Builder
+	out := report.New(style)
 	for _, a := range []Action{ActionDelete, ActionKeep} {
+		mark := report.Red
+		if a == ActionKeep {
+			mark = report.Dim
+		}
 		for _, g := range groups {
 			if g.Action == a {
-				fmt.Fprintf(&b, "%-7s %s\n", a, g)
+				out.Paragraph(indent, mark(fmt.Sprintf("%-7s", a)), report.Plain(" %s", g))
 			}
 		}
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return out.Flush(w)
 }
+
+// indent is the indentation of the lines that continue a line about objects.
+const indent = 8
 
 // group is a group of objects that share a line: the first object, and the number of objects of each kind.
 type group struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/removal"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/status"
 	"github.com/rabbitdelay/rabbitdelay/internal/live"
+	"github.com/rabbitdelay/rabbitdelay/internal/report"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -87,7 +88,7 @@ func (c *Core) RetirePlan(ctx context.Context) (RetirePlan, error) {
 		return p, ofBroker(err)
 	}
 	var text strings.Builder
-	if err := m.Render(&text, false); err != nil {
+	if err := m.Render(&text, report.Style{}, false); err != nil {
 		return p, err
 	}
 	if p.Text = text.String(); p.Text == "" {

@@ -69,8 +69,9 @@ func (s *Store) Run(ctx context.Context) error {
 		return s.cfg.clockInterval, s.poller.Adjust(ctx)
 	})
 	wg.Go(func() { s.relay.Beat(ctx) })
-	if !s.cfg.VirtualTime { // in virtual time, waiting for a connection takes no time, so there is nothing to measure
+	if !s.cfg.VirtualTime { // in virtual time, statements and waiting for a connection take no time
 		wg.Go(func() { s.watchPool(ctx) })
+		wg.Go(func() { s.relay.KeepStatistics(ctx) })
 	}
 	if s.cfg.Listener != nil {
 		wg.Go(func() { s.listen(ctx) })

@@ -5,18 +5,19 @@
 //
 // A task goes through the files from top to bottom:
 //
-//	relay.go    the loop, and one step of it
-//	claim.go    which tasks are claimed and in which order
-//	share.go    how lanes share a batch
-//	gate.go     paused lanes and rate limits
-//	bucket.go   the rate limiter
-//	batch.go    batches that are published together, and slow batches that run in the background
-//	send.go     publishing, and what a failure says about a task
-//	settle.go   recording outcomes in the table
-//	check.go    which tasks can be sent at all
-//	stuck.go    rate limits that a session has locked without using them
-//	backoff.go  back-off of destinations that reject messages
-//	beat.go     the heartbeat of this relay
+//	relay.go       the loop, and one step of it
+//	claim.go       which tasks are claimed and in which order
+//	share.go       how lanes share a batch
+//	gate.go        paused lanes and rate limits
+//	bucket.go      the rate limiter
+//	batch.go       batches that are published together, and slow batches that run in the background
+//	send.go        publishing, and what a failure says about a task
+//	settle.go      recording outcomes in the table
+//	check.go       which tasks can be sent at all
+//	stuck.go       rate limits that a session has locked without using them
+//	backoff.go     back-off of destinations that reject messages
+//	beat.go        the heartbeat of this relay
+//	statistics.go  the database's statistics about tables that grow fast
 //
 // The reasons for this design:
 //

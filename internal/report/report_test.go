@@ -7,11 +7,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/report"
 )
 
-func render(t *testing.T, style report.Style, print func(*report.Printer)) string {
+func render(t *testing.T, style report.Style, content func(*report.Printer)) string {
 	t.Helper()
 	var b strings.Builder
 	p := report.New(style)
-	print(p)
+	content(p)
 	if err := p.Flush(&b); err != nil {
 		t.Fatalf("Flush: got %v, want no error", err)
 	}
@@ -79,11 +79,11 @@ func TestControlCharacters(t *testing.T) {
 }
 
 func TestColours(t *testing.T) {
-	print := func(p *report.Printer) { p.Paragraph(0, report.Green("+ create"), report.Plain(" queue a")) }
-	if got, want := render(t, report.Style{}, print), "+ create queue a\n"; got != want {
+	content := func(p *report.Printer) { p.Paragraph(0, report.Green("+ create"), report.Plain(" queue a")) }
+	if got, want := render(t, report.Style{}, content), "+ create queue a\n"; got != want {
 		t.Errorf("without colours: got %q, want %q", got, want)
 	}
-	if got, want := render(t, report.Style{Color: true}, print), "\x1b[1;32m+\x1b[0m \x1b[1;32mcreate\x1b[0m queue a\n"; got != want {
+	if got, want := render(t, report.Style{Color: true}, content), "\x1b[1;32m+\x1b[0m \x1b[1;32mcreate\x1b[0m queue a\n"; got != want {
 		t.Errorf("with colours: got %q, want %q", got, want)
 	}
 }

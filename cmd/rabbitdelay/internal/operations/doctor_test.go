@@ -637,7 +637,7 @@ func TestDoctorCommand(t *testing.T) {
 			t.Fatalf("apply: exit %d\n%s\nwant 0", code, out)
 		}
 		code, out = command("doctor", "--json")
-		var report struct {
+		var shown struct {
 			Broker    string
 			Source    string
 			Clocks    []map[string]any
@@ -645,36 +645,36 @@ func TestDoctorCommand(t *testing.T) {
 			Unchecked []doctor.Unchecked
 			Notes     []string
 		}
-		if err := json.Unmarshal([]byte(out), &report); err != nil || strings.Count(out, "\n") != 1 {
+		if err := json.Unmarshal([]byte(out), &shown); err != nil || strings.Count(out, "\n") != 1 {
 			t.Fatalf("doctor --json: got %s (error %v), want one line of JSON", out, err)
 		}
 		if code != 0 {
 			t.Errorf("after apply: got exit code %d, want 0: %s", code, out)
 		}
-		if len(report.Unchecked) > 0 {
-			t.Errorf("the report after apply: got unchecked areas %+v, want none", report.Unchecked)
+		if len(shown.Unchecked) > 0 {
+			t.Errorf("the report after apply: got unchecked areas %+v, want none", shown.Unchecked)
 		}
-		if want := v.Broker.Version(); report.Broker != want {
-			t.Errorf("after apply: the broker is %s, want %s", report.Broker, want)
+		if want := v.Broker.Version(); shown.Broker != want {
+			t.Errorf("after apply: the broker is %s, want %s", shown.Broker, want)
 		}
-		if report.Findings == nil {
+		if shown.Findings == nil {
 			t.Errorf("after apply: findings are null, want []: %s", out)
 		}
-		if len(report.Findings) > 0 {
-			t.Errorf("the report after apply: got findings %+v, want none", report.Findings)
+		if len(shown.Findings) > 0 {
+			t.Errorf("the report after apply: got findings %+v, want none", shown.Findings)
 		}
-		if report.Notes == nil {
+		if shown.Notes == nil {
 			t.Errorf("after apply: notes are null, want []: %s", out)
 		}
-		if report.Source != "management API" {
-			t.Errorf("after apply: the source is %q, want management API", report.Source)
+		if shown.Source != "management API" {
+			t.Errorf("after apply: the source is %q, want management API", shown.Source)
 		}
-		if len(report.Clocks) != 1 {
-			t.Fatalf("after apply: %d clocks, want 1: %s", len(report.Clocks), out)
+		if len(shown.Clocks) != 1 {
+			t.Fatalf("after apply: %d clocks, want 1: %s", len(shown.Clocks), out)
 		}
 		for _, key := range []string{"method", "resolution_ms"} {
-			if report.Clocks[0][key] == nil {
-				t.Errorf("the report after apply: got the clock %v, want it with %s", report.Clocks[0], key)
+			if shown.Clocks[0][key] == nil {
+				t.Errorf("the report after apply: got the clock %v, want it with %s", shown.Clocks[0], key)
 			}
 		}
 		code, out = command("doctor", "--strategy", "plugin")

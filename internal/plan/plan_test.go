@@ -370,3 +370,24 @@ func TestPlanOfAnExchangeOffThePlugin(t *testing.T) {
 		}
 	}
 }
+
+// On a terminal, long lines are wrapped, but a command stays on one line, so that it can be copied.
+func TestPlanPrintsCommandsOnOneLine(t *testing.T) {
+	p := plan.Plan{PoliciesChecked: true, Source: "test", Strays: []plan.Stray{{
+		Binding: topology.Binding{Exchange: "delay.deliver", Queue: "copies", RoutingKey: "#"},
+		Unbind:  "http://127.0.0.1:15672/api/bindings/%2F/e/delay.deliver/q/copies/%23",
+	}}}
+	var out strings.Builder
+	if err := p.Render(&out, report.Style{Width: 60}, false); err != nil {
+		t.Fatal(err)
+	}
+	const want = "\n      curl -u USER -X DELETE 'http://127.0.0.1:15672/api/bindings/%2F/e/delay.deliver/q/copies/%23'\n"
+	if !strings.Contains(out.String(), want) {
+		t.Errorf("got\n%s\nwant the line %q in it", out.String(), want)
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := len(strings.TrimSuffix(line, "\n")); n > 60 && !strings.Contains(line, "curl") {
+			t.Errorf("got a line of %d characters, want at most 60: %s", n, line)
+		}
+	}
+}

@@ -62,7 +62,10 @@ func (p Plan) Render(w io.Writer, style report.Style, all bool) error {
 			warn(out, fmt.Sprintf("%d more bindings are not in the configuration", len(p.Strays)-i))
 			break
 		}
-		warn(out, fmt.Sprintf("binding %s is not in the configuration: %s; %s", x, x.Effect(), x.Advice()))
+		warn(out, fmt.Sprintf("binding %s is not in the configuration: %s; %s", x, x.Effect(), unbindIt))
+		if command := x.command(); command != "" {
+			out.Line(report.Plain("%*s%s", indent, "", command)) // on one line, so that it can be copied
+		}
 	}
 	if !p.PoliciesChecked {
 		out.Paragraph(indent, report.Plain("note: policies were not checked, because reading them requires the management API and a user with the policymaker tag"))

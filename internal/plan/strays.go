@@ -33,10 +33,20 @@ func (s Stray) Effect() string {
 
 // Advice returns instructions to remove the binding.
 func (s Stray) Advice() string {
-	if s.Unbind == "" {
-		return "unbind it"
+	if command := s.command(); command != "" {
+		return unbindIt + ": " + command
 	}
-	return "unbind it: curl -u USER -X DELETE '" + s.Unbind + "'"
+	return unbindIt
+}
+
+const unbindIt = "unbind it"
+
+// command returns a shell command that removes the binding, empty if the address of the management API is unknown.
+func (s Stray) command() string {
+	if s.Unbind == "" {
+		return ""
+	}
+	return "curl -u USER -X DELETE '" + s.Unbind + "'"
 }
 
 // Strays returns the stray bindings of the layouts' exchanges and of the delivery exchange. Three kinds of bindings are

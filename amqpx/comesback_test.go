@@ -447,13 +447,13 @@ func TestEarlyByAClockAhead(t *testing.T) {
 // connection is lost soon after the consumer resumes, that is the message's first return, so a limit of 1 does not drop
 // it.
 func TestPauseCountsNoReturn(t *testing.T) {
-	for lost := 5 * time.Millisecond; lost < 500*time.Millisecond; lost += 15 * time.Millisecond {
+	for lost := 5 * time.Millisecond; lost < 500*time.Millisecond; lost += 30 * time.Millisecond {
 		inEachVersion(t, amqptest.Options{Latency: 20 * time.Millisecond}, func(t *testing.T, m *memory) {
 			m.declareOwn("q", amqp.Table{"x-delivery-limit": int64(1)})
 			c := m.open(amqpx.Config{Lead: time.Minute})
 			var got collector
 			c.consume("q", got.handle)
-			for i := range 100 {
+			for i := range 25 {
 				c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: 55 * time.Second})
 			}
 			after(10 * time.Second)
@@ -463,8 +463,8 @@ func TestPauseCountsNoReturn(t *testing.T) {
 			after(lost)
 			m.CutConnections()
 			after(2 * time.Minute)
-			if n := len(got.since(time.Now())); n != 100 {
-				t.Errorf("connection lost %v after the consumer resumed: %d messages were handled, want 100", lost, n)
+			if n := len(got.since(time.Now())); n != 25 {
+				t.Errorf("connection lost %v after the consumer resumed: %d messages were handled, want 25", lost, n)
 			}
 		})
 	}

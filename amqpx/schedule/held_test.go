@@ -177,14 +177,14 @@ func TestPauseAndRecurringTasks(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		s.consume("mail", Handler(s.db, s.noted(nil)))
 		check(t, s.Pause(t.Context(), NoTx, mail, ""))
-		check(t, s.Recurring().Add(t.Context(), NoTx, Recurring{Name: "hourly", Every: time.Hour, Task: Task{Queue: "mail"}}))
+		check(t, s.Recurring().Add(t.Context(), NoTx, Recurring{Name: "every minute", Every: time.Minute, Task: Task{Queue: "mail"}}))
 		defer s.second(Config{})()
-		after(5*time.Hour + time.Minute)
+		after(5*time.Minute + 10*time.Second)
 		if len(s.effects) != 0 {
 			t.Errorf("during the pause: got the effects %v, want none", s.effects)
 		}
 		check(t, s.Resume(t.Context(), NoTx, mail, 0))
-		after(time.Minute)
+		after(10 * time.Second)
 		if len(s.effects) != 5 {
 			t.Errorf("after the pause: got %d effects, want 5: %v", len(s.effects), s.effects)
 		}

@@ -3,7 +3,7 @@
 # provide it.
 #
 # usage: setup.sh broker     a RabbitMQ for `make demo`
-#        setup.sh test       RabbitMQ, PostgreSQL and the race detector's C compiler for `make test`
+#        setup.sh test       RabbitMQ, PostgreSQL, curl and the race detector's C compiler for `make test`
 #        setup.sh site       MkDocs for `make site`
 #        setup.sh servers    the same as test, and other databases, languages, a browser and images for `make test-servers`
 #
@@ -82,6 +82,10 @@ test | servers)
 		fi
 		if [ -z "${RABBITDELAY_POSTGRES_URL:-}" ] && ! postgresql_installed; then
 			packages="$packages postgresql"
+		fi
+		# Readers of the tutorials use curl, and so do the tests of the tutorials.
+		if ! command -v curl >/dev/null; then
+			packages="$packages curl"
 		fi
 		# This library lets brokers skip waiting for the disk.
 		if can_install && [ -z "$(ls /usr/lib/*/libeatmydata.so 2>/dev/null)" ]; then

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -42,14 +43,24 @@ func (r *run) outage(ctx context.Context, s server, how string) error {
 	halfway := make(chan struct{}) // closed when the server answers again
 	all, ctx := errgroup.WithContext(ctx)
 	ready := make(chan struct{}, len(r.contenders))
+	// A contender that is closed purges the delay queues, so none is closed before all have been measured.
+	var measuring sync.WaitGroup
 	n := 0
 	for _, c := range r.contenders {
 		if !c.uses(s) {
 			continue
 		}
 		n++
+		measuring.Add(1)
 		all.Go(func() error {
-			err := r.with(ctx, c, func(sys system) error { return r.through(ctx, c, sys, s, how, ready, halfway) })
+			measured := sync.OnceFunc(measuring.Done)
+			defer measured() // also if the contender cannot be opened
+			err := r.with(ctx, c, func(sys system) error {
+				err := r.through(ctx, c, sys, s, how, ready, halfway)
+				measured()
+				measuring.Wait()
+				return err
+			})
 			if err != nil {
 				err = fmt.Errorf("%s: %w", c.name, err)
 			}

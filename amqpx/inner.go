@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Internals returns the operations of the client that package inspect uses. Other modules cannot call it, because
-// package inner is internal.
+// Internals returns the operations of the client that packages inspect and schedule use. Other modules cannot call it,
+// because package inner is internal.
 func (c *Client) Internals(inner.Access) inner.Client { return inside{c} }
 
 // Internals returns the operations that package inspect can use with only a configuration, without a client. Other
@@ -39,6 +39,16 @@ func (c configured) Rehearse(conn *amqp.Connection) (func(context.Context, inner
 
 // inside implements inner.Client.
 type inside struct{ c *Client }
+
+func (s inside) Lead() time.Duration {
+	longest := s.c.cfg.Lead
+	for _, d := range s.c.cfg.Destinations {
+		if d.Lead != nil {
+			longest = max(longest, *d.Lead)
+		}
+	}
+	return longest
+}
 
 func (s inside) Begin() (end func(), err error) { return s.c.consumers.Begin() }
 

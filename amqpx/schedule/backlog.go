@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
@@ -21,9 +22,9 @@ type Backlog struct {
 	// Throttled counts the tasks that are due but wait because their destination's rate limit is used up, or because
 	// they are spread over time after a pause.
 	Throttled int64
-	// Unsent counts the tasks that Run should have sent by now. They are pending, due within
-	// Config.Horizon, and were never sent in their current version. It leaves out Paused and
-	// Throttled, and tasks of a destination with a rate limit that are not due.
+	// Unsent counts the tasks that Run should have sent by now. They are pending, due or due within Config.Horizon, and
+	// were never sent in their current version. It leaves out Paused and Throttled, and the tasks that Run may send
+	// later: those that become due within 5 seconds or, if their destination has a rate limit, later.
 	Unsent int64
 	// Within counts the pending tasks between the given horizons. Each element counts tasks that are due after the
 	// previous horizon (after At for the first element) and not after this one. The last element counts the tasks that
@@ -73,21 +74,25 @@ func (s *Store) backlog(ctx context.Context, c rows.Conn, horizons []time.Durati
 		b.Within, after = append(b.Within, n), until
 	}
 	// Count lane by lane, like a claim, because the index is ordered by lane.
-	until := now + s.cfg.Horizon.Milliseconds()
+	soon, until := now+relay.Soon.Milliseconds(), now+s.cfg.Horizon.Milliseconds()
 	lanes, err := c.Lanes(ctx, rows.ToSend, until)
 	for _, l := range lanes[:min(len(lanes), mostLanes)] {
 		if b.Unsent >= most {
 			break
 		}
-		due := until
-		switch x := limited[l.Lane]; {
-		case paused[l.Lane], x != nil && x.Busy:
+		x := limited[l.Lane]
+		if paused[l.Lane] || x != nil && x.Busy {
 			continue
-		case x != nil:
-			due = now
 		}
-		n, err := c.CountUnsent(ctx, l.Lane, due, most-b.Unsent)
+		n, err := c.CountUnsent(ctx, l.Lane, -rows.MaxDue, now, most-b.Unsent)
 		if err != nil {
+			return b, err
+		}
+		b.Unsent += n
+		if x != nil {
+			continue
+		}
+		if n, err = c.CountUnsent(ctx, l.Lane, soon, until, most-b.Unsent); err != nil {
 			return b, err
 		}
 		b.Unsent += n
@@ -114,7 +119,7 @@ func (s *Store) overdueByLane(ctx context.Context, c rows.Conn, b *Backlog, paus
 		}
 		busy := limited[l] != nil && limited[l].Busy
 		if busy {
-			n, err := c.CountUnsent(ctx, l, now, most)
+			n, err := c.CountUnsent(ctx, l, -rows.MaxDue, now, most)
 			if err != nil {
 				return err
 			}

@@ -146,8 +146,14 @@ type Config struct {
 	// MaxBody is the longest body that Schedule accepts, in bytes. The default is 1 MiB, and the
 	// maximum is 16 MiB, RabbitMQ's own default limit.
 	MaxBody int
-	// Horizon is how long before its due time a task is sent to the broker. Until then it is only in the table. The
-	// default is 24 hours, or the sender's MaxDelay if that is shorter. MaxDelay is also the upper bound.
+	// Horizon is how long before its due time a task is sent to the broker. Until then it is only in the table. A task
+	// that is written less than 5 seconds before its due time is sent half a second to a second before it, together
+	// with others. The default is 24 hours, or the sender's MaxDelay if that is shorter. MaxDelay is also the upper
+	// bound.
+	//
+	// With a long horizon, a task that was sent is on time even if no relay runs when it is due. With a short one, such
+	// as a second, most tasks take only one delay queue, the broker keeps almost no messages, and few tasks are late
+	// after a restart of the broker. But a relay has to run whenever a task is due.
 	Horizon time.Duration
 	// Batch is the largest number of tasks that a relay claims at a time, which means that it reserves them for
 	// publishing. The default is 500, the maximum 5000.

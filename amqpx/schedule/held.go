@@ -82,7 +82,7 @@ func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination,
 			return nil
 		}
 		now := s.nowOn(ctx, c)
-		n, err := c.CountUnsent(ctx, g.Lane, now.UnixMilli(), mostSpread)
+		n, err := c.CountUnsent(ctx, g.Lane, -rows.MaxDue, now.UnixMilli(), mostSpread)
 		if n > 0 {
 			took := spread
 			if g.PerSecond > 0 {
@@ -291,7 +291,7 @@ func (s *Store) states(ctx context.Context, c rows.Conn) (list []DestinationStat
 		if !x.Paused() && x.PerSecond == 0 && x.SpreadUntil.IsZero() {
 			continue
 		}
-		if x.Waiting, err = c.CountUnsent(ctx, g.Lane, now.UnixMilli(), rows.MaxWaiting); err != nil {
+		if x.Waiting, err = c.CountUnsent(ctx, g.Lane, -rows.MaxDue, now.UnixMilli(), rows.MaxWaiting); err != nil {
 			return nil, err
 		}
 		list = append(list, x)

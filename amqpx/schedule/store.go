@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/polling"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
@@ -77,12 +78,20 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 		DB: s.db, Sender: sender, Poller: s.poller, Log: s.log, Report: s.reports("relay"), ReportRateLimit: s.reports("rate limit"),
 		Horizon: cfg.Horizon, PollInterval: cfg.PollInterval, PublishTimeout: cfg.PublishTimeout, Lease: cfg.Lease, Grace: cfg.Grace,
 		Batch: cfg.Batch, BatchBytes: cfg.batchBytes, Workers: cfg.Workers, MaxSendFailures: cfg.MaxSendFailures, MaxSends: cfg.MaxSends,
-		Relayed: s.relayed, SendFailed: s.sendFailed,
+		Lead: longestLead(sender), Relayed: s.relayed, SendFailed: s.sendFailed,
 	})
 	s.sweeper = &sweep.Sweeper{Relay: s.relay, Interval: cfg.SweepInterval}
 	s.sweeper.Inspector, _ = sender.(QueueInspector)
 	s.planner = &recur.Planner{DB: s.db, Poller: s.poller, Log: s.log, MaxBody: cfg.MaxBody, CheckTask: relay.Check, Sendable: s.sendable}
 	return s, nil
+}
+
+// longestLead returns the longest lead of a sender's messages, or 0 if the sender is not a client.
+func longestLead(sender Sender) time.Duration {
+	if c, ok := sender.(*amqpx.Client); ok {
+		return c.Internals(inner.Access{}).Lead()
+	}
+	return 0
 }
 
 // rawConn returns the connection for an Executor, without a dialect. For NoTx that is the store's database.

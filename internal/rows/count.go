@@ -151,12 +151,12 @@ func (c Conn) CountPending(ctx context.Context, after, until, limit int64) (int6
 	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1"+c.pendingInOrder()+" AND due_at > ? AND due_at <= ? LIMIT ?) AS counted", after, until, limit)
 }
 
-// CountUnsent counts the pending tasks of a lane that have not been sent and are due no later than until, up to limit.
-// Tasks that a relay has claimed count as well.
-func (c Conn) CountUnsent(ctx context.Context, l Lane, until, limit int64) (int64, error) {
+// CountUnsent counts the pending tasks of a lane that have not been sent and are due in the interval (after, until], up
+// to limit. Tasks that a relay has claimed count as well.
+func (c Conn) CountUnsent(ctx context.Context, l Lane, after, until, limit int64) (int64, error) {
 	instant := c.instant(ToSend)
-	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+c.from(ToSend)+" AND queue = ? AND exchange = ? AND "+instant+" <= ? ORDER BY "+instant+" LIMIT ?) AS counted", // ORDER BY makes the planner use the index
-		l.Queue, l.Exchange, until, limit)
+	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+c.from(ToSend)+" AND queue = ? AND exchange = ? AND "+instant+" > ? AND "+instant+" <= ? ORDER BY "+instant+" LIMIT ?) AS counted", // ORDER BY makes the planner use the index
+		l.Queue, l.Exchange, after, until, limit)
 }
 
 // CountKeys calls count with each routing key of a lane and the number of its pending tasks, sorted by routing key. It

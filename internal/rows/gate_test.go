@@ -81,7 +81,7 @@ func TestRecall(t *testing.T) {
 		x.wantTask(id, Pending, version)
 	}
 	want(t, "recalled until 3m", recall(3*time.Minute, 9), "1")
-	n, err := x.CountUnsent(t.Context(), q, ms(time.Hour), 10)
+	n, err := x.CountUnsent(t.Context(), q, 0, ms(time.Hour), 10)
 	check(t, err)
 	want(t, "unsent after the recalls", n, "4")
 }

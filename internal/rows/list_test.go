@@ -280,7 +280,7 @@ func TestCounts(t *testing.T) {
 	check(t, err)
 	want(t, "pending, with the limit 2", n, "2")
 	x.set("a", "resend_at = 1")
-	n, err = x.CountUnsent(t.Context(), Lane{Queue: "q"}, ms(time.Hour), 10)
+	n, err = x.CountUnsent(t.Context(), Lane{Queue: "q"}, 0, ms(time.Hour), 10)
 	check(t, err)
 	want(t, "unsent", n, "2")
 	keys := map[string]int64{}

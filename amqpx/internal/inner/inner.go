@@ -1,5 +1,5 @@
-// Package inner has the interfaces through which package inspect uses parts of an amqpx.Client and an amqpx.Config that
-// are not for applications. Package consume also uses Copy, for the messages that replace received ones.
+// Package inner has the interfaces through which packages inspect and schedule use parts of an amqpx.Client and an
+// amqpx.Config that are not for applications. Package consume also uses Copy, for the messages that replace received ones.
 package inner
 
 import (
@@ -27,8 +27,10 @@ type Config interface {
 	Rehearse(conn *amqp.Connection) (pass func(context.Context, Copy) error, err error)
 }
 
-// Client is the part of an *amqpx.Client that package inspect uses.
+// Client is the part of an *amqpx.Client that packages inspect and schedule use.
 type Client interface {
+	// Lead returns the longest configured lead of any destination.
+	Lead() time.Duration
 	// Begin registers an operation. Close waits until the operation calls the returned function.
 	Begin() (end func(), err error)
 	// Now returns the time by the wall clock.

@@ -180,6 +180,9 @@ type Instant struct{ ms atomic.Int64 }
 // Set sets the time in milliseconds since the Unix epoch, 0 for none.
 func (x *Instant) Set(ms int64) { x.ms.Store(ms) }
 
+// Get returns the time in milliseconds since the Unix epoch, 0 for none.
+func (x *Instant) Get() int64 { return x.ms.Load() }
+
 // Until returns the duration from now to the Instant, at least 0 and at most limit.
 func (x *Instant) Until(now time.Time, limit time.Duration) time.Duration {
 	ms := x.ms.Load()

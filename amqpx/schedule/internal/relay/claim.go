@@ -10,10 +10,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
 )
 
-// Look finds lanes with tasks. It returns the unpaused lanes whose first row is due at the time until or earlier. With
-// a virtual clock, the result next is the earliest due time in the other lanes, or 0 if there are none. Otherwise next
-// is 0, because the query does not find the other lanes.
+// Look finds lanes with tasks. It returns the unpaused lanes whose first row is due at the time until or earlier. The
+// result next is the earliest due time in the other lanes, or 0 if there are none. It is always 0 outside of virtual
+// time, where the query does not find the other lanes.
 func (r *Relay) Look(ctx context.Context, p rows.Purpose, until int64) (due []rows.Waiting, next int64, err error) {
+	return r.look(ctx, p, until, r.Poller.Horizon(until))
+}
+
+// look is like Look, and finds the lanes whose first row is due by the time limit.
+func (r *Relay) look(ctx context.Context, p rows.Purpose, until, limit int64) (due []rows.Waiting, next int64, err error) {
 	c, err := r.DB.Conn(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -22,7 +27,7 @@ func (r *Relay) Look(ctx context.Context, p rows.Purpose, until int64) (due []ro
 	if err != nil {
 		return nil, 0, err
 	}
-	lanes, err := c.Lanes(ctx, p, r.Poller.Horizon(until))
+	lanes, err := c.Lanes(ctx, p, limit)
 	if err != nil {
 		return nil, 0, fmt.Errorf("finding tasks: %w", err)
 	}
@@ -43,41 +48,50 @@ func divide(lanes []rows.Waiting, now int64) (due []rows.Waiting, next int64) {
 	return due, next
 }
 
-// Take finds lanes with due tasks and claims up to a batch of these tasks. It claims nothing while the batches that are
+// Take claims up to a batch of the tasks that are due within the horizon. It claims nothing while the batches that are
 // being published contain too many bytes.
-func (r *Relay) Take(ctx context.Context) ([]*rows.Task, error) {
+func (r *Relay) Take(ctx context.Context) ([]*rows.Task, error) { return r.take(ctx, true) }
+
+// take is like Take. If all is false, it claims only what the plan says; see plan.go.
+func (r *Relay) take(ctx context.Context, all bool) ([]*rows.Task, error) {
 	select {
 	case r.claiming <- struct{}{}:
 		defer func() { <-r.claiming }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	if !all {
+		if err := r.pace(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if r.publishingBytes.Load() >= int64(r.Workers+1)*int64(r.BatchBytes) {
 		return nil, nil
 	}
 	r.opens.Set(0)
-	until := r.Poller.Now().Add(r.Horizon).UnixMilli()
-	lanes, next, err := r.Look(ctx, rows.ToSend, until)
+	p := r.plan(r.Poller.Now(), all)
+	lanes, beyond, err := r.look(ctx, rows.ToSend, p.until, r.Poller.Horizon(p.until+2*r.PollInterval.Milliseconds()))
 	if err != nil {
 		return nil, err
 	}
 	now, g := r.Poller.Now(), r.known()
 	lanes, again := g.gated(lanes, now)
-	if len(lanes) > 0 {
-		next = 0 // poll at the usual interval, because some tasks may not be claimable yet
-	}
-	r.ahead.Set(next)
 	r.opens.Set(again)
-	if len(lanes) == 0 {
-		return nil, nil
-	}
-	var requests []rows.ClaimRequest
 	for _, w := range turns(lanes, r.got) {
-		requests = append(requests, r.admissible(w.Lane, g, until, now)...)
+		p.add(w, r.admissible(w.Lane, g, p.until, now), g.limited(w.Lane, now), r.Batch)
+	}
+	requests := p.requests()
+	r.next.Set(r.nextPoll(p, beyond))
+	if len(requests) == 0 {
+		r.idled = time.Now()
+		return nil, nil
 	}
 	list, admitted, err := r.claim(ctx, rows.ToSend, requests)
 	if err == nil {
 		r.opens.Set(earlier(again, admitted.nextPoll()))
+	}
+	if err == nil && p.regular && !r.more.Load() {
+		r.regular.Set(now.Add(r.PollInterval).UnixMilli())
 	}
 	clear(r.got)
 	for _, t := range list {

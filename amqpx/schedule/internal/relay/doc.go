@@ -6,6 +6,7 @@
 // A task goes through the files from top to bottom:
 //
 //	relay.go       the loop, and one step of it
+//	plan.go        when tasks are claimed, and how long they wait to share a batch
 //	claim.go       which tasks are claimed and in which order
 //	share.go       how lanes share a batch
 //	gate.go        paused lanes and rate limits
@@ -21,6 +22,8 @@
 //
 // The reasons for this design:
 //
+//   - Tasks that are due soon are claimed about twice a second, in batches. Claiming each one when it is written took
+//     half as much processor time again.
 //   - After a crash between a confirm and the update of the row, a message is published twice, but never lost. The
 //     relay never waits for a row that a handler has locked.
 //   - Claims are divided by destination, so that the backlog of one destination does not delay

@@ -30,6 +30,7 @@ type Config struct {
 	ReportRateLimit func(err error)
 
 	Horizon, PollInterval, PublishTimeout, Lease, Grace   time.Duration
+	Lead                                                  time.Duration // the longest lead of the sender's messages
 	Batch, BatchBytes, Workers, MaxSendFailures, MaxSends int
 	Relayed                                               func(n int, resent bool)
 	SendFailed                                            func(t *rows.Task, err error, failed bool)
@@ -40,7 +41,10 @@ type Relay struct {
 	Config
 
 	backoffs *backoffs
-	ahead    polling.Instant   // the due time of the first task beyond the horizon; set only with a virtual clock
+	next     polling.Instant   // when to poll for the tasks that the last poll did not claim; see plan
+	regular  polling.Instant   // when to claim the tasks that are not urgent; see plan
+	took     atomic.Int64      // duration of the last step that sent tasks, in nanoseconds
+	idled    time.Time         // when a poll last found no task to claim
 	claiming chan struct{}     // contains one element during a claim; a mutex would stop the clock of a synctest bubble
 	got      map[rows.Lane]int // number of tasks that each lane got in the last claim, for a fair order
 	more     atomic.Bool       // whether the last claim of new tasks left some unclaimed
@@ -69,7 +73,7 @@ func (r *Relay) Loop(ctx context.Context) {
 	pause, longest := r.PollInterval, r.Poller.Longest(r.PollInterval)
 	for {
 		written := r.Poller.Written()
-		found, sent, err := r.Step(ctx)
+		found, sent, err := r.step(ctx, false)
 		if ctx.Err() != nil {
 			return
 		}
@@ -81,7 +85,7 @@ func (r *Relay) Loop(ctx context.Context) {
 			pause = r.PollInterval // after a fault, do not try again in a tight loop
 		}
 		wait := pause
-		if err == nil { // after an error, r.ahead and r.opens may be outdated
+		if err == nil { // after an error, r.next and r.opens may be outdated
 			wait = r.idle(pause)
 		}
 		for waiting := true; waiting; {
@@ -106,23 +110,39 @@ func (r *Relay) Loop(ctx context.Context) {
 // idle returns how long the relay expects to have nothing to do, at most pause.
 func (r *Relay) idle(pause time.Duration) time.Duration {
 	now := r.Poller.Now()
-	wait := r.ahead.Until(now.Add(r.Horizon), pause)
+	wait := r.next.Until(now, pause)
 	if next := r.backoffs.next(now); !next.IsZero() {
 		wait = min(wait, next.Sub(now))
 	}
 	return r.opens.Until(now, wait)
 }
 
+// idlePause is the shortest time between a poll that found no task to claim and the next poll. It limits the number of
+// polls while tasks that are not urgent are written continuously.
+const idlePause = 10 * time.Millisecond
+
+// pace waits until a poll may follow the last one.
+func (r *Relay) pace(ctx context.Context) error {
+	if r.idled.IsZero() || r.Poller.Virtual() {
+		return ctx.Err()
+	}
+	return polling.Sleep(ctx, idlePause-time.Since(r.idled))
+}
+
 // Step claims one batch, publishes it and marks its rows. It returns how many tasks were claimed and how many of those
 // were sent. It completes a claimed batch even if ctx ends, so that a normal shutdown leaves no task under a lease.
 // After a crash the tasks stay claimed until the lease ends, and are then published again.
-func (r *Relay) Step(ctx context.Context) (found, sent int, err error) {
+func (r *Relay) Step(ctx context.Context) (found, sent int, err error) { return r.step(ctx, true) }
+
+// step is like Step. If all is false, it claims nothing while no task has to be sent yet.
+func (r *Relay) step(ctx context.Context, all bool) (found, sent int, err error) {
+	began := time.Now()
 	var list []*rows.Task
 	err = r.Poller.Answered(ctx, func(ctx context.Context) error {
 		if err := r.settleHeld(ctx, 1); err != nil {
 			return err
 		}
-		list, err = r.Take(ctx)
+		list, err = r.take(ctx, all)
 		return err
 	})
 	if err == nil {
@@ -132,6 +152,7 @@ func (r *Relay) Step(ctx context.Context) (found, sent int, err error) {
 		return 0, 0, err
 	}
 	sent, err = r.PublishClaimed(context.WithoutCancel(ctx), rows.ToSend, list)
+	r.took.Store(int64(time.Since(began)))
 	return len(list), sent, err
 }
 

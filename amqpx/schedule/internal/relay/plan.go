@@ -1,0 +1,121 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/rows"
+)
+
+// sendAhead is how long before its due time a task becomes urgent, if batches are published quickly. It leaves time for
+// the claim and for the message's way through the broker.
+const sendAhead = 500 * time.Millisecond
+
+// Soon is the time before its due time within which a task stays in the table until it or another task is urgent. It is
+// the time within which PostgreSQL notifies the relays of a new task.
+const Soon = 5 * time.Second
+
+// plan decides which tasks a poll claims.
+//
+// Most polls follow a wake-up, because a task was written that is due soon. To claim, publish and mark each task alone
+// takes several times as much processor time in the database, the broker and this process as to do so in batches. Also,
+// a short delay takes fewer delay queues than a longer one. There are therefore two kinds of claims:
+//
+//   - An urgent claim, as soon as a task is urgent, includes all tasks that are due within twice the notice. While
+//     tasks are written continuously, there are about two such claims a second.
+//   - A regular claim, at every PollInterval, includes the tasks that are due later than Soon, up to the horizon.
+//
+// Times are in milliseconds since the Unix epoch, by the database's clock.
+type plan struct {
+	now    int64
+	notice int64 // how long before its due time a task is urgent, in ms
+	near   int64 // an urgent claim includes the tasks that are due by this time
+	far    int64 // a regular claim includes the tasks that are due after this time
+	until  int64 // no task is claimed that is due after this time
+
+	regular bool  // whether it is time for a regular claim
+	urgent  bool  // whether a task is urgent
+	by      int64 // when the first task becomes urgent; 0 if there are no tasks
+
+	soon, later []rows.ClaimRequest // the requests of urgent and of regular claims
+}
+
+// plan returns the plan for a poll that begins now. If all is true, or in virtual time, the poll claims everything
+// within the horizon. In virtual time, claims take no time.
+func (r *Relay) plan(now time.Time, all bool) *plan {
+	at := func(d time.Duration) int64 { return now.Add(d).UnixMilli() }
+	notice, wait := r.notice(), r.regular.Get()-now.UnixMilli()
+	p := &plan{
+		now: now.UnixMilli(), notice: notice.Milliseconds(),
+		near: at(2 * notice), far: at(max(Soon, 2*notice)), until: at(r.Horizon),
+		regular: wait <= 0 || wait > r.PollInterval.Milliseconds(), // it is longer if the database's clock was set back
+	}
+	if all || r.Poller.Virtual() {
+		p.near, p.far, p.urgent = p.until, p.until, true
+	}
+	return p
+}
+
+// notice returns how long before its due time a task is urgent. It is longer if messages have a long lead, and if the
+// last batch took long because the database or the broker is busy.
+func (r *Relay) notice() time.Duration {
+	return min(max(sendAhead, r.Lead+sendAhead/5)+2*time.Duration(r.took.Load()), r.Horizon/2)
+}
+
+// add adds the requests of a lane with tasks. A lane with a rate limit is always urgent, because its requests end a
+// second from now. A request for less than a batch, which is for a target in back-off, is not split, so that the target
+// gets no more tasks than it may.
+func (p *plan) add(w rows.Waiting, requests []rows.ClaimRequest, limited bool, batch int) {
+	if len(requests) == 0 {
+		return
+	}
+	by := w.First - p.notice
+	if limited {
+		by = p.now
+	}
+	p.by = earlier(p.by, by)
+	p.urgent = p.urgent || by <= p.now
+	for _, x := range requests {
+		switch near, far := x, x; {
+		case limited, x.Most < batch && w.First <= p.far:
+			p.soon = append(p.soon, x)
+		case x.Most < batch:
+			p.later = append(p.later, x)
+		default:
+			near.Until, far.After = min(x.Until, p.near), max(x.After, p.far)
+			if near.Until > near.After && w.First <= near.Until {
+				p.soon = append(p.soon, near)
+			}
+			if far.Until > far.After {
+				p.later = append(p.later, far)
+			}
+		}
+	}
+}
+
+// requests returns the requests that are to be claimed now.
+func (p *plan) requests() (list []rows.ClaimRequest) {
+	if p.urgent {
+		list = append(list, p.soon...)
+	}
+	if p.regular {
+		list = append(list, p.later...)
+	}
+	return list
+}
+
+// nextPoll returns when to poll for the tasks that the plan does not claim, or 0 for the usual interval. The parameter
+// beyond is the due time of the first task beyond the horizon, or 0 if none becomes due soon.
+func (r *Relay) nextPoll(p *plan, beyond int64) (next int64) {
+	switch claims := len(p.requests()) > 0; {
+	case claims && r.Poller.Virtual():
+		return 0 // some tasks may not be claimable yet
+	case claims && p.urgent:
+		return p.now + p.notice // no task that is written by now and not claimed becomes urgent before that
+	case beyond > 0:
+		next = beyond - r.Horizon.Milliseconds()
+	}
+	if !p.regular && len(p.later) > 0 {
+		next = earlier(next, r.regular.Get())
+	}
+	return earlier(next, p.by)
+}

@@ -107,3 +107,25 @@ func TestShortHorizon(t *testing.T) {
 		})
 	}
 }
+
+// If so many tasks are due soon that they could not all be sent in the last half second, the relay begins earlier.
+func TestBurstIsSentEarlier(t *testing.T) {
+	for tasks, early := range map[int]bool{4500: false, 6000: true} {
+		var r recorder
+		pollingStore(t, &r, Config{}, func(t *testing.T, s *Store, _ *sql.DB) {
+			list := make([]Task, tasks)
+			for i := range list {
+				list[i] = within(fmt.Sprint(i), 4*time.Second)
+			}
+			check(t, s.ScheduleBatch(t.Context(), NoTx, list))
+			<-time.After(5 * time.Second)
+			got := r.receipts()
+			if len(got) != tasks {
+				t.Fatalf("%d messages were sent, want %d", len(got), tasks)
+			}
+			if left := got[0].m.DeliverAt.Sub(got[0].at); left > 1100*time.Millisecond != early {
+				t.Errorf("of %d tasks, the first was sent %v before it was due, want more than 1.1s: %t", tasks, left, early)
+			}
+		})
+	}
+}

@@ -74,6 +74,9 @@ func (r *Relay) take(ctx context.Context, all bool) ([]*rows.Task, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.admitBurst(ctx, p, lanes); err != nil {
+		return nil, err
+	}
 	now, g := r.Poller.Now(), r.known()
 	lanes, again := g.gated(lanes, now)
 	r.opens.Set(again)
@@ -82,16 +85,18 @@ func (r *Relay) take(ctx context.Context, all bool) ([]*rows.Task, error) {
 	}
 	requests := p.requests()
 	r.next.Set(r.nextPoll(p, beyond))
-	if len(requests) == 0 {
-		r.idled = time.Now()
-		return nil, nil
+	var list []*rows.Task
+	if len(requests) > 0 {
+		var admitted *admission
+		if list, admitted, err = r.claim(ctx, rows.ToSend, requests); err == nil {
+			r.opens.Set(earlier(again, admitted.nextPoll()))
+		}
 	}
-	list, admitted, err := r.claim(ctx, rows.ToSend, requests)
-	if err == nil {
-		r.opens.Set(earlier(again, admitted.nextPoll()))
-	}
-	if err == nil && p.regular && !r.more.Load() {
+	if err == nil && p.regular && len(lanes) > 0 && (len(requests) == 0 || !r.more.Load()) {
 		r.regular.Set(now.Add(r.PollInterval).UnixMilli())
+	}
+	if len(list) == 0 {
+		r.idled = time.Now()
 	}
 	clear(r.got)
 	for _, t := range list {

@@ -1,6 +1,9 @@
 package relay
 
 import (
+	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
@@ -22,7 +25,8 @@ const Soon = 5 * time.Second
 //
 //   - An urgent claim, as soon as a task is urgent, includes all tasks that are due within twice the notice. While
 //     tasks are written continuously, there are about two such claims a second.
-//   - A regular claim, at every PollInterval, includes the tasks that are due later than Soon, up to the horizon.
+//   - A regular claim, at every PollInterval, includes the tasks that are due later than Soon, up to the horizon. If
+//     very many tasks are due within Soon, they could not all be sent when they are urgent, so it includes them too.
 //
 // Times are in milliseconds since the Unix epoch, by the database's clock.
 type plan struct {
@@ -36,7 +40,15 @@ type plan struct {
 	urgent  bool  // whether a task is urgent
 	by      int64 // when the first task becomes urgent; 0 if there are no tasks
 
-	soon, later []rows.ClaimRequest // the requests of urgent and of regular claims
+	parts []part
+}
+
+// part is a request that a plan makes in certain claims: always for a lane with a rate limit, whose requests are for
+// the next second, and otherwise only in urgent or only in regular claims.
+type part struct {
+	rows.ClaimRequest
+
+	urgent, regular bool
 }
 
 // plan returns the plan for a poll that begins now. If all is true, or in virtual time, the poll claims everything
@@ -50,9 +62,36 @@ func (r *Relay) plan(now time.Time, all bool) *plan {
 		regular: wait <= 0 || wait > r.PollInterval.Milliseconds(), // it is longer if the database's clock was set back
 	}
 	if all || r.Poller.Virtual() {
-		p.near, p.far, p.urgent = p.until, p.until, true
+		p.claimAll()
 	}
 	return p
+}
+
+// claimAll makes the plan claim all tasks within the horizon.
+func (p *plan) claimAll() { p.near, p.far, p.urgent = p.until, p.until, true }
+
+// burst is the number of batches that can be sent in the time for which tasks are urgent, at most.
+const burst = 10
+
+// admitBurst makes a regular claim include all tasks if too many are due soon. It counts tasks that were sent as well,
+// because that needs only an index.
+func (r *Relay) admitBurst(ctx context.Context, p *plan, lanes []rows.Waiting) error {
+	if p.urgent || !p.regular || !slices.ContainsFunc(lanes, func(w rows.Waiting) bool { return w.First <= p.far }) {
+		return nil
+	}
+	c, err := r.DB.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	most := int64(burst * r.Batch)
+	n, err := c.CountPending(ctx, p.near, p.far, most)
+	if err != nil {
+		return fmt.Errorf("counting tasks: %w", err)
+	}
+	if n == most {
+		p.claimAll()
+	}
+	return nil
 }
 
 // notice returns how long before its due time a task is urgent. It is longer if messages have a long lead, and if the
@@ -61,32 +100,28 @@ func (r *Relay) notice() time.Duration {
 	return min(max(sendAhead, r.Lead+sendAhead/5)+2*time.Duration(r.took.Load()), r.Horizon/2)
 }
 
-// add adds the requests of a lane with tasks. A lane with a rate limit is always urgent, because its requests end a
-// second from now. A request for less than a batch, which is for a target in back-off, is not split, so that the target
-// gets no more tasks than it may.
+// add adds the requests of a lane. A request for less than a batch, which is for a target in back-off, is not split, so
+// that the target gets no more tasks than it may.
 func (p *plan) add(w rows.Waiting, requests []rows.ClaimRequest, limited bool, batch int) {
-	if len(requests) == 0 {
-		return
+	if len(requests) > 0 && !limited {
+		by := w.First - p.notice
+		p.by = earlier(p.by, by)
+		p.urgent = p.urgent || by <= p.now
 	}
-	by := w.First - p.notice
-	if limited {
-		by = p.now
-	}
-	p.by = earlier(p.by, by)
-	p.urgent = p.urgent || by <= p.now
 	for _, x := range requests {
-		switch near, far := x, x; {
-		case limited, x.Most < batch && w.First <= p.far:
-			p.soon = append(p.soon, x)
+		near, far := part{x, true, false}, part{x, false, true}
+		near.Until, far.After = min(x.Until, p.near), max(x.After, p.far)
+		switch {
+		case limited:
+			p.parts = append(p.parts, part{x, true, true})
 		case x.Most < batch:
-			p.later = append(p.later, x)
+			p.parts = append(p.parts, part{x, w.First <= p.far, w.First > p.far})
 		default:
-			near.Until, far.After = min(x.Until, p.near), max(x.After, p.far)
-			if near.Until > near.After && w.First <= near.Until {
-				p.soon = append(p.soon, near)
+			if w.First <= near.Until {
+				p.parts = append(p.parts, near)
 			}
-			if far.Until > far.After {
-				p.later = append(p.later, far)
+			if far.After < far.Until {
+				p.parts = append(p.parts, far)
 			}
 		}
 	}
@@ -94,11 +129,10 @@ func (p *plan) add(w rows.Waiting, requests []rows.ClaimRequest, limited bool, b
 
 // requests returns the requests that are to be claimed now.
 func (p *plan) requests() (list []rows.ClaimRequest) {
-	if p.urgent {
-		list = append(list, p.soon...)
-	}
-	if p.regular {
-		list = append(list, p.later...)
+	for _, x := range p.parts {
+		if x.urgent && x.regular || x.urgent && p.urgent || x.regular && p.regular {
+			list = append(list, x.ClaimRequest)
+		}
 	}
 	return list
 }
@@ -114,7 +148,7 @@ func (r *Relay) nextPoll(p *plan, beyond int64) (next int64) {
 	case beyond > 0:
 		next = beyond - r.Horizon.Milliseconds()
 	}
-	if !p.regular && len(p.later) > 0 {
+	if !p.regular && slices.ContainsFunc(p.parts, func(x part) bool { return x.regular }) {
 		next = earlier(next, r.regular.Get())
 	}
 	return earlier(next, p.by)

@@ -126,7 +126,7 @@ func (r *Relay) pace(ctx context.Context) error {
 	if r.idled.IsZero() || r.Poller.Virtual() {
 		return ctx.Err()
 	}
-	return polling.Sleep(ctx, idlePause-time.Since(r.idled))
+	return polling.Sleep(ctx, min(idlePause, r.notice()/4)-time.Since(r.idled))
 }
 
 // Step claims one batch, publishes it and marks its rows. It returns how many tasks were claimed and how many of those

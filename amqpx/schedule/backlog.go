@@ -23,8 +23,8 @@ type Backlog struct {
 	// they are spread over time after a pause.
 	Throttled int64
 	// Unsent counts the tasks that Run should have sent by now. They are pending, due or due within Config.Horizon, and
-	// were never sent in their current version. It leaves out Paused and Throttled, and the tasks that Run may send
-	// later: those that become due within 5 seconds or, if their destination has a rate limit, later.
+	// were never sent in their current version. It leaves out Paused and Throttled, tasks that become due within 5
+	// seconds, and tasks of a destination with a rate limit that are not due.
 	Unsent int64
 	// Within counts the pending tasks between the given horizons. Each element counts tasks that are due after the
 	// previous horizon (after At for the first element) and not after this one. The last element counts the tasks that

@@ -19,9 +19,9 @@ const Soon = 5 * time.Second
 
 // plan decides which tasks a poll claims.
 //
-// Most polls follow a wake-up, because a task was written that is due soon. To claim, publish and mark each task alone
-// takes several times as much processor time in the database, the broker and this process as to do so in batches. Also,
-// a short delay takes fewer delay queues than a longer one. There are therefore two kinds of claims:
+// Most polls follow a wake-up, because a task was written that is due soon. Claiming, publishing and marking each such
+// task alone would cost the database, the broker and this process much more than doing so in batches. Also, a message
+// with a short delay takes fewer delay queues than one with a longer delay. There are therefore two kinds of claims:
 //
 //   - An urgent claim, as soon as a task is urgent, includes all tasks that are due within twice the notice. While
 //     tasks are written continuously, there are about two such claims a second.
@@ -70,7 +70,8 @@ func (r *Relay) plan(now time.Time, all bool) *plan {
 // claimAll makes the plan claim all tasks within the horizon.
 func (p *plan) claimAll() { p.near, p.far, p.urgent = p.until, p.until, true }
 
-// burst is the number of batches that can be sent in the time for which tasks are urgent, at most.
+// burst is the number of batches that a relay can send while tasks are urgent. With 500 tasks in a batch, that is 5,000
+// tasks in half a second.
 const burst = 10
 
 // admitBurst makes a regular claim include all tasks if too many are due soon. It counts tasks that were sent as well,
@@ -94,10 +95,13 @@ func (r *Relay) admitBurst(ctx context.Context, p *plan, lanes []rows.Waiting) e
 	return nil
 }
 
+// leadMargin is how long before the lead of its message a task is urgent.
+const leadMargin = 100 * time.Millisecond
+
 // notice returns how long before its due time a task is urgent. It is longer if messages have a long lead, and if the
 // last batch took long because the database or the broker is busy.
 func (r *Relay) notice() time.Duration {
-	return min(max(sendAhead, r.Lead+sendAhead/5)+2*time.Duration(r.took.Load()), r.Horizon/2)
+	return min(max(sendAhead, r.Lead+leadMargin)+2*time.Duration(r.took.Load()), r.Horizon/2)
 }
 
 // add adds the requests of a lane. A request for less than a batch, which is for a target in back-off, is not split, so
@@ -144,7 +148,7 @@ func (r *Relay) nextPoll(p *plan, beyond int64) (next int64) {
 	case claims && r.Poller.Virtual():
 		return 0 // some tasks may not be claimable yet
 	case claims && p.urgent:
-		return p.now + p.notice // no task that is written by now and not claimed becomes urgent before that
+		return p.now + p.notice // this claim includes all tasks that become urgent before that
 	case beyond > 0:
 		next = beyond - r.Horizon.Milliseconds()
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -92,11 +93,13 @@ func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Uniqu
 	if problem := s.checkUnique(row, u); problem != nil {
 		return UniqueResult{}, taskError(t.ID, problem)
 	}
-	var result UniqueResult
-	err := s.db.Within(ctx, s.rawConn(ex), func(c rows.Conn) (err error) {
-		result, err = uniqueCall{s, c, row, u}.run(ctx)
-		return err
-	})
+	result, err := s.atOnce(ctx, ex, row, u)
+	if err == nil && result.Outcome == "" {
+		err = s.db.Within(ctx, s.rawConn(ex), func(c rows.Conn) (err error) {
+			result, err = uniqueCall{s, c, row, u}.run(ctx)
+			return err
+		})
+	}
 	if err != nil {
 		if !errors.Is(err, ErrExists) {
 			err = fmt.Errorf("scheduling task %s with unique key %s: %w", t.ID, t.UniqueKey, err)
@@ -107,6 +110,44 @@ func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Uniqu
 		s.poller.Due(s.db.DB, rows.Millis(result.DueAt))
 	}
 	return result, nil
+}
+
+// atOnce does what needs only one statement, without a transaction of its own: it pushes back the pending task, or
+// inserts the task. It returns the zero result if the call needs more than that.
+func (s *Store) atOnce(ctx context.Context, ex Executor, t *rows.Task, u Unique) (UniqueResult, error) {
+	c, err := s.conn(ctx, ex)
+	if err != nil || u.Cooldown != 0 || !c.UniqueAtOnce() {
+		return UniqueResult{}, err
+	}
+	x := uniqueCall{s, c, t, u}
+	result, err := x.pushBack(ctx)
+	if err == nil && result.Outcome == "" && ex == NoTx && len(t.Tags) == 0 { // tags need further statements
+		var inserted bool
+		if inserted, err = c.InsertUnique(ctx, t, x.now(ctx)); inserted {
+			result, err = x.created(ctx)
+		}
+	}
+	if ex == NoTx && sqldb.Transient(err) {
+		return UniqueResult{}, nil // unlike a single statement, the transaction that follows is tried again
+	}
+	return result, err
+}
+
+// pushBack pushes back the pending task with one statement. It returns the zero result with another policy, and if
+// there is no pending task that can be pushed back.
+func (x uniqueCall) pushBack(ctx context.Context) (UniqueResult, error) {
+	if x.u.OnConflict != PushBackPending {
+		return UniqueResult{}, nil
+	}
+	push := rows.Push{Key: x.t.UniqueKey, Due: min(rows.Millis(x.t.DeliverAt), rows.MaxDue), Wait: x.u.MaxWait.Milliseconds()}
+	if w, _ := ctx.Value(workKey{}).(*work); w != nil {
+		push.Except = w.id // a handler that pushes back its own task creates the next one
+	}
+	id, due, err := x.c.PushBack(ctx, push, x.now(ctx))
+	if err != nil || id == "" {
+		return UniqueResult{}, err
+	}
+	return UniqueResult{Outcome: UniquePushedBack, ID: id, DueAt: time.UnixMilli(due)}, nil
 }
 
 // checkUnique returns what is wrong with a task or Unique, or nil if both are valid.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -57,6 +58,33 @@ func (c Conn) Holder(ctx context.Context, key string, now int64) (h Holder, foun
 	}
 	h.Over = over != 0
 	return h, err == nil, err
+}
+
+// Push pushes back the pending task with a unique key.
+type Push struct {
+	Key    string
+	Due    int64  // the new due time; at most MaxDue
+	Wait   int64  // the longest time in ms from the creation of the task until it is due
+	Except string // id of a task that is not pushed back; optional
+}
+
+// UniqueAtOnce reports whether InsertUnique and PushBack are one statement each, and therefore need no transaction. On
+// MySQL, InsertUnique takes two, and PushBack does not work, because an UPDATE cannot return what it has written.
+func (c Conn) UniqueAtOnce() bool { return !c.mysql() }
+
+// PushBack gives the pending task a later due time, and returns its id and that time. It changes nothing, and returns
+// an empty id, if no pending task has the key, the task has expired or is not to be pushed back, or the new due time is
+// not later.
+func (c Conn) PushBack(ctx context.Context, p Push, now int64) (id string, due int64, err error) {
+	const to = "CASE WHEN created_at + ? < ? THEN created_at + ? ELSE ? END"
+	args := []any{p.Wait, p.Due, p.Wait, p.Due}
+	query := "UPDATE rabbitdelay_tasks SET due_at = " + to + ", updated_at = ?, version = version + 1, " + renewed +
+		" WHERE " + c.byKey() + " AND id <> ? AND due_at < " + to + " AND " + c.unexpired(now) + " RETURNING id, due_at"
+	err = c.one(ctx, query, slices.Concat(args, []any{now, p.Key, p.Except}, args), &id, &due)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", 0, nil
+	}
+	return id, due, err
 }
 
 // ReplaceBy returns the change that overwrites a holder's row with t, and increments its version.

@@ -1,6 +1,7 @@
 package rows
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"testing"
@@ -74,6 +75,41 @@ func TestHolder(t *testing.T) {
 	}
 	if _, found, err := x.Holder(t.Context(), "none", start); found || err != nil {
 		t.Errorf("Holder of a key without a task: got found = %t, error %v, want false and no error", found, err)
+	}
+}
+
+// PushBack changes only a pending task that has not expired, and only if it is then due later.
+func TestPushBack(t *testing.T) {
+	hour := time.Hour.Milliseconds()
+	later := Push{Key: "k", Due: ms(time.Minute), Wait: hour}
+	for name, tt := range map[string]struct {
+		push  Push
+		state string // assignment to the columns of the pending task
+		want  string
+	}{
+		"a later time":              {later, "attempts = 2", "a 1m0s"},
+		"the longest wait":          {Push{Key: "k", Due: ms(2 * time.Hour), Wait: hour}, "", "a 1h0m0s"},
+		"the same time":             {Push{Key: "k", Due: start, Wait: hour}, "", "- 0s"},
+		"a longest wait that ended": {later, "created_at = created_at - 3600000", "- 0s"},
+		"another key":               {Push{Key: "other", Due: later.Due, Wait: hour}, "", "- 0s"},
+		"the excepted task":         {Push{Key: "k", Due: later.Due, Wait: hour, Except: "a"}, "", "- 0s"},
+		"another excepted task":     {Push{Key: "k", Due: later.Due, Wait: hour, Except: "b"}, "", "a 1m0s"},
+		"an expired task":           {later, "expires_after = 1", "- 0s"},
+		"a running task":            {later, "status = 'running'", "- 0s"},
+	} {
+		x := newTable(t)
+		x.insert(keyed("a"))
+		x.set("a", cmp.Or(tt.state, "attempts = 0"))
+		id, due, err := x.PushBack(t.Context(), tt.push, ms(time.Second))
+		check(t, err)
+		row := x.get("a")
+		want(t, name, fmt.Sprint(cmp.Or(id, "-"), " ", row.DeliverAt.Sub(at(0))), tt.want)
+		if id == "" {
+			want(t, "version, after "+name, row.Version, "1")
+			continue
+		}
+		want(t, "returned due time, after "+name, due, fmt.Sprint(row.DeliverAt.UnixMilli()))
+		want(t, "version, attempts and update time, after "+name, fmt.Sprint(row.Version, row.Attempts, row.UpdatedAt.Sub(at(0))), "2 0 1s")
 	}
 }
 

@@ -85,6 +85,32 @@ func TestOtherTasksDoNotWaitForABatch(t *testing.T) {
 	})
 }
 
+// While the relay cannot keep up, tasks that are due much later do not take the place of tasks that are due.
+func TestLaterTasksWaitForOverdueTasks(t *testing.T) {
+	var r recorder
+	r.before = func(context.Context, []amqpx.Message) error { <-time.After(100 * time.Millisecond); return nil }
+	pollingStore(t, &r, Config{}, func(t *testing.T, s *Store, _ *sql.DB) {
+		const tasks = 1500
+		var list []Task
+		for i := range tasks {
+			later := within(fmt.Sprint("later", i), time.Hour)
+			later.Queue = "other"
+			list = append(list, later, within(fmt.Sprint("now", i), 0))
+		}
+		check(t, s.ScheduleBatch(t.Context(), NoTx, list))
+		<-time.After(3 * time.Second)
+		got := r.receipts()
+		if len(got) != 2*tasks {
+			t.Fatalf("%d messages were sent, want %d", len(got), 2*tasks)
+		}
+		for i, x := range got[:tasks] {
+			if x.m.Queue == "other" {
+				t.Fatalf("message %d is task %s, want the tasks that are due before all others", i, x.m.ID)
+			}
+		}
+	})
+}
+
 // With a short horizon, a task is sent when the horizon reaches it, and not at the next poll after that, which might be
 // a second too late.
 func TestShortHorizon(t *testing.T) {

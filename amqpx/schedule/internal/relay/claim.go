@@ -163,17 +163,33 @@ func (r *Relay) claim(ctx context.Context, p rows.Purpose, requests []rows.Claim
 	return list, a, nil
 }
 
-// choose selects rows in two rounds. In the first round each request gets its share. In the second round requests with
-// more rows get the shares that the others have not used.
+// choose selects rows. Requests for tasks that are due later get what the other requests leave of the batch, so that
+// they delay no task while the relay is overloaded.
 func (r *Relay) choose(ctx context.Context, c rows.Conn, p rows.Purpose, requests []rows.ClaimRequest) (candidates []rows.Candidate, err error) {
+	soon := r.Poller.Now().Add(sendAhead).UnixMilli()
+	for _, later := range []bool{false, true} {
+		most := make([]int, len(requests))
+		for i, w := range requests {
+			if later == (w.After > soon) {
+				most[i] = w.Most
+			}
+		}
+		more, err := r.share(ctx, c, p, requests, most, r.Batch-len(candidates))
+		if err != nil {
+			return nil, err
+		}
+		candidates = append(candidates, more...)
+	}
+	return candidates, nil
+}
+
+// share selects up to n rows in two rounds, and up to most[i] of the request i. In the first round each request gets
+// its share. In the second round requests with more rows get the shares that the others have not used.
+func (r *Relay) share(ctx context.Context, c rows.Conn, p rows.Purpose, requests []rows.ClaimRequest, most []int, n int) (candidates []rows.Candidate, err error) {
 	now := r.Poller.Now().UnixMilli()
 	got := make([]int, len(requests))
-	most := make([]int, len(requests))
-	for i, w := range requests {
-		most[i] = w.Most
-	}
 	for range 2 {
-		limits := shares(r.Batch-len(candidates), got, most)
+		limits := shares(n-len(candidates), got, most)
 		more, err := c.Candidates(ctx, p, requests, got, limits, now)
 		if err != nil {
 			return nil, err

@@ -85,9 +85,10 @@ func fresh(ctx context.Context, store *schedule.Store, _ int, task schedule.Task
 	return scheduleUnique(ctx, store, task)
 }
 
-// pushBack schedules a task with one of uniqueKeys keys, which postpones the pending task of the same key.
+// pushBack schedules a task with one of uniqueKeys keys, due in an hour. It thus postpones the pending task of the same
+// key.
 func pushBack(ctx context.Context, store *schedule.Store, i int, task schedule.Task) error {
-	task.UniqueKey = strconv.Itoa(i % uniqueKeys)
+	task.UniqueKey, task.DeliverAt = strconv.Itoa(i%uniqueKeys), time.Now().Add(time.Hour)
 	return scheduleUnique(ctx, store, task)
 }
 
@@ -113,7 +114,7 @@ func debounce(rate int) beside {
 						return nil
 					case <-time.After(time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(rate)))):
 					}
-					task := schedule.Task{ID: uuid.NewString(), Queue: t.c.queue, Body: body(t.o.Body, 0), DeliverAt: time.Now().Add(time.Hour)}
+					task := schedule.Task{ID: uuid.NewString(), Queue: t.c.queue, Body: body(t.o.Body, 0)}
 					if err := pushBack(ctx, store, i, task); err != nil {
 						return err
 					}

@@ -133,23 +133,6 @@ func (s *Store) atOnce(ctx context.Context, ex Executor, t *rows.Task, u Unique)
 	return result, err
 }
 
-// pushBack pushes back the pending task with one statement. It returns the zero result with another policy, and if
-// there is no pending task that can be pushed back.
-func (x uniqueCall) pushBack(ctx context.Context) (UniqueResult, error) {
-	if x.u.OnConflict != PushBackPending {
-		return UniqueResult{}, nil
-	}
-	push := rows.Push{Key: x.t.UniqueKey, Due: min(rows.Millis(x.t.DeliverAt), rows.MaxDue), Wait: x.u.MaxWait.Milliseconds()}
-	if w, _ := ctx.Value(workKey{}).(*work); w != nil {
-		push.Except = w.id // a handler that pushes back its own task creates the next one
-	}
-	id, due, err := x.c.PushBack(ctx, push, x.now(ctx))
-	if err != nil || id == "" {
-		return UniqueResult{}, err
-	}
-	return UniqueResult{Outcome: UniquePushedBack, ID: id, DueAt: time.UnixMilli(due)}, nil
-}
-
 // checkUnique returns what is wrong with a task or Unique, or nil if both are valid.
 func (s *Store) checkUnique(t *rows.Task, u Unique) *rows.FieldError {
 	bad := func(field, format string, args ...any) *rows.FieldError {
@@ -177,7 +160,7 @@ func (s *Store) checkUnique(t *rows.Task, u Unique) *rows.FieldError {
 	return s.check(t)
 }
 
-// uniqueCall is one call to ScheduleUnique in its transaction.
+// uniqueCall is one call to ScheduleUnique.
 type uniqueCall struct {
 	s *Store
 	c rows.Conn
@@ -236,6 +219,23 @@ func (x uniqueCall) write(ctx context.Context) (UniqueResult, error) {
 }
 
 func (x uniqueCall) now(ctx context.Context) int64 { return x.s.nowOn(ctx, x.c).UnixMilli() }
+
+// pushBack pushes back the pending task with one statement. It returns the zero result with another policy, and if
+// there is no pending task that can be pushed back.
+func (x uniqueCall) pushBack(ctx context.Context) (UniqueResult, error) {
+	if x.u.OnConflict != PushBackPending {
+		return UniqueResult{}, nil
+	}
+	push := rows.Push{Key: x.t.UniqueKey, Due: min(rows.Millis(x.t.DeliverAt), rows.MaxDue), Wait: x.u.MaxWait.Milliseconds()}
+	if w, _ := ctx.Value(workKey{}).(*work); w != nil {
+		push.Except = w.id // a handler that pushes back its own task creates the next one
+	}
+	id, due, err := x.c.PushBack(ctx, push, x.now(ctx))
+	if err != nil || id == "" {
+		return UniqueResult{}, err
+	}
+	return UniqueResult{Outcome: UniquePushedBack, ID: id, DueAt: time.UnixMilli(due)}, nil
+}
 
 // cooling returns the result for a refused task if the cooldown has not ended or a task with the key is running, and
 // the zero result otherwise.

@@ -28,6 +28,8 @@ const Soon = 5 * time.Second
 //   - A regular claim, at every PollInterval, includes the tasks that are due later than Soon, up to the horizon. If
 //     very many tasks are due within Soon, they could not all be sent when they are urgent, so it includes them too.
 //
+// A claim can be both. The tasks that are due later then get the places in the batch that the others leave.
+//
 // Times are in milliseconds since the Unix epoch, by the database's clock.
 type plan struct {
 	now    int64

@@ -281,7 +281,9 @@ func TestPgBouncerListens(t *testing.T) {
 		for _, opening := range []string{"pgx", "config"} {
 			t.Run(fmt.Sprintf("%s/%s", mode, opening), func(t *testing.T) {
 				t.Parallel()
-				p := openPooler(t, database.Pooling{Mode: mode, Size: 8})
+				// In session mode, each connection that the database keeps open occupies one of the pooler's, so that
+				// the listener would have to wait with a small pool.
+				p := openPooler(t, database.Pooling{Mode: mode, Size: 40})
 				suite.MustSucceed(t, p.direct.migrateTasks(t.Context()))
 				core, logged := observer.New(zap.WarnLevel)
 				cfg := schedule.Config{PollInterval: 100 * time.Millisecond, Logger: zap.New(core)}

@@ -93,10 +93,10 @@ func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Uniqu
 	if problem := s.checkUnique(row, u); problem != nil {
 		return UniqueResult{}, taskError(t.ID, problem)
 	}
-	result, err := s.atOnce(ctx, ex, row, u)
+	result, tried, err := s.atOnce(ctx, ex, row, u)
 	if err == nil && result.Outcome == "" {
 		err = s.db.Within(ctx, s.rawConn(ex), func(c rows.Conn) (err error) {
-			result, err = uniqueCall{s, c, row, u}.run(ctx)
+			result, err = uniqueCall{s, c, row, u, tried}.run(ctx)
 			return err
 		})
 	}
@@ -113,24 +113,26 @@ func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Uniqu
 }
 
 // atOnce does what needs only one statement, without a transaction of its own: it pushes back the pending task, or
-// inserts the task. It returns the zero result if the call needs more than that.
-func (s *Store) atOnce(ctx context.Context, ex Executor, t *rows.Task, u Unique) (UniqueResult, error) {
+// inserts the task. It returns the zero result if the call needs more than that, and whether it has tried to insert the
+// task.
+func (s *Store) atOnce(ctx context.Context, ex Executor, t *rows.Task, u Unique) (result UniqueResult, tried bool, err error) {
 	c, err := s.conn(ctx, ex)
 	if err != nil || u.Cooldown != 0 || !c.UniqueAtOnce() {
-		return UniqueResult{}, err
+		return UniqueResult{}, false, err
 	}
-	x := uniqueCall{s, c, t, u}
-	result, err := x.pushBack(ctx)
+	x := uniqueCall{s: s, c: c, t: t, u: u}
+	result, err = x.pushBack(ctx)
 	if err == nil && result.Outcome == "" && ex == NoTx && len(t.Tags) == 0 { // tags need further statements
 		var inserted bool
 		if inserted, err = c.InsertUnique(ctx, t, x.now(ctx)); inserted {
 			result, err = x.created(ctx)
 		}
+		tried = err == nil
 	}
 	if ex == NoTx && sqldb.Transient(err) {
-		return UniqueResult{}, nil // unlike a single statement, the transaction that follows is tried again
+		return UniqueResult{}, false, nil // unlike a single statement, the transaction that follows is tried again
 	}
-	return result, err
+	return result, tried, err
 }
 
 // checkUnique returns what is wrong with a task or Unique, or nil if both are valid.
@@ -166,6 +168,8 @@ type uniqueCall struct {
 	c rows.Conn
 	t *rows.Task
 	u Unique
+
+	tried bool // whether the task could not be inserted just now
 }
 
 // uniqueTries is the number of times that a call starts over because the pending task with the key has ended, or
@@ -193,13 +197,15 @@ func (x uniqueCall) run(ctx context.Context) (UniqueResult, error) {
 
 // write inserts the task or merges it with the pending one.
 func (x uniqueCall) write(ctx context.Context) (UniqueResult, error) {
-	for range uniqueTries {
-		inserted, err := x.c.InsertUnique(ctx, x.t, x.now(ctx))
-		if err != nil {
-			return UniqueResult{}, err
-		}
-		if inserted {
-			return x.created(ctx)
+	for try := range uniqueTries {
+		if try > 0 || !x.tried {
+			inserted, err := x.c.InsertUnique(ctx, x.t, x.now(ctx))
+			if err != nil {
+				return UniqueResult{}, err
+			}
+			if inserted {
+				return x.created(ctx)
+			}
 		}
 		h, found, err := x.c.Holder(ctx, x.t.UniqueKey, x.now(ctx))
 		if err != nil {

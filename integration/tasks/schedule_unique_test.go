@@ -377,7 +377,7 @@ func (x uniqueRows) reviveBeside() {
 	}()
 	suite.Eventually(t, "the revival waits for the other transaction", func() bool {
 		if x.db.dialect == idempotency.MySQL {
-			<-time.After(150 * time.Millisecond) // MySQL and MariaDB read the locks again only if nobody asked for them within 0.1 s
+			<-time.After(150 * time.Millisecond) // MySQL refreshes innodb_trx only if nobody has read it for 0.1 s
 		}
 		return x.db.queryInt(t, blocked[x.db.dialect]) > 0
 	})

@@ -60,7 +60,7 @@ func (c Conn) Holder(ctx context.Context, key string, now int64) (h Holder, foun
 	return h, err == nil, err
 }
 
-// Push pushes back the pending task with a unique key.
+// Push says which pending task PushBack postpones, and until when.
 type Push struct {
 	Key    string
 	Due    int64  // the new due time; at most MaxDue
@@ -73,8 +73,8 @@ type Push struct {
 func (c Conn) UniqueAtOnce() bool { return !c.mysql() }
 
 // PushBack gives the pending task a later due time, and returns its id and that time. It changes nothing, and returns
-// an empty id, if no pending task has the key, the task has expired or is not to be pushed back, or the new due time is
-// not later.
+// an empty id, if no pending task has the key, the task has expired or is the excepted one, or the new due time is not
+// later.
 func (c Conn) PushBack(ctx context.Context, p Push, now int64) (id string, due int64, err error) {
 	const to = "CASE WHEN created_at + ? < ? THEN created_at + ? ELSE ? END"
 	args := []any{p.Wait, p.Due, p.Wait, p.Due}

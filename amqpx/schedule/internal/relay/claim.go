@@ -166,11 +166,11 @@ func (r *Relay) claim(ctx context.Context, p rows.Purpose, requests []rows.Claim
 // choose selects rows. Requests for tasks that are due later get what the other requests leave of the batch, so that
 // they delay no task while the relay is overloaded.
 func (r *Relay) choose(ctx context.Context, c rows.Conn, p rows.Purpose, requests []rows.ClaimRequest) (candidates []rows.Candidate, err error) {
-	soon := r.Poller.Now().Add(sendAhead).UnixMilli()
+	urgent := r.Poller.Now().Add(sendAhead).UnixMilli()
 	for _, later := range []bool{false, true} {
 		most := make([]int, len(requests))
 		for i, w := range requests {
-			if later == (w.After > soon) {
+			if later == (w.After > urgent) {
 				most[i] = w.Most
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -150,7 +151,7 @@ func TestPanicsOfHooks(t *testing.T) {
 // If the callback of SendEach does so, SendEach returns an error.
 func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
-		dials := 0
+		var dials atomic.Int64 // each role dials in a goroutine of its own
 		c := m.open(amqpx.Config{
 			Hooks: []amqpx.Hook{{
 				SendStart:       func(ctx context.Context, _ amqpx.Message, _ amqp.Table) context.Context { runtime.Goexit(); return ctx },
@@ -160,7 +161,7 @@ func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
 				ConnectionState: func(amqpx.StateEvent) { runtime.Goexit() },
 			}},
 			Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-				if dials++; dials == 1 {
+				if dials.Add(1) == 1 {
 					runtime.Goexit()
 				}
 				return m.Dial(ctx, network, addr)
@@ -176,13 +177,13 @@ func TestFunctionsThatEndTheirGoroutine(t *testing.T) {
 			amqpx.WithErrorPolicy(func(*amqpx.Delivery, error) error { runtime.Goexit(); return nil }),
 			amqpx.WithBackoff(func(*amqpx.Delivery, error) time.Duration { runtime.Goexit(); return 0 }))
 		for _, msgs := range [][]amqpx.Message{{{Queue: "q"}, {Queue: "q"}}, {{Queue: "q"}, {Queue: "r"}, {Queue: "r"}}} {
-			outcomes := 0
-			err := c.SendEach(t.Context(), msgs, func(int, error) { outcomes++; runtime.Goexit() })
+			var outcomes atomic.Int64 // groups of messages have their outcomes at the same time
+			err := c.SendEach(t.Context(), msgs, func(int, error) { outcomes.Add(1); runtime.Goexit() })
 			if err == nil || !strings.Contains(err.Error(), "every message was tried, but the outcome callback of SendEach ended its goroutine") {
 				t.Errorf(`SendEach returned %v, want an error with "every message was tried, but the outcome callback of SendEach ended its goroutine"`, err)
 			}
-			if outcomes != len(msgs) {
-				t.Errorf("SendEach: got %d outcomes, want %d, one for each message", outcomes, len(msgs))
+			if n := outcomes.Load(); n != int64(len(msgs)) {
+				t.Errorf("SendEach: got %d outcomes, want %d, one for each message", n, len(msgs))
 			}
 		}
 		c.mustSend(amqpx.Message{Queue: "q"})
